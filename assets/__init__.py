@@ -1,0 +1,1 @@
+"""The model catalogue and themes, found with importlib.resources."""

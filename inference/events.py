@@ -1,0 +1,118 @@
+"""What the engine tells its caller while it works: frozen records, safe to pass between threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "context", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds and rates of one load or one reply. Rates are tokens per second; 0 means not yet measured."""
+
+    load_s: float = 0.0
+    prefill_s: float = 0.0
+    prefill_tps: float = 0.0
+    decode_s: float = 0.0
+    decode_tps: float = 0.0
+    ttft_s: float = 0.0
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class MemoryStats:
+    """Bytes by purpose. `limits` holds the device's own limits by WebGPU name (empty on the CPU)."""
+
+    device: str
+    weights_by_format: Mapping[str, int] = field(default_factory=dict)
+    weights_bytes: int = 0
+    kv_bytes: int = 0
+    scratch_bytes: int = 0
+    staging_bytes: int = 0
+    peak_bytes: int = 0
+    host_peak_bytes: int = 0
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KvStats:
+    """State of one sequence's KV cache. `layout` names the layout of all layers."""
+
+    layout: str
+    tokens: int
+    capacity_tokens: int
+    context: int
+    used_bytes: int
+    capacity_bytes: int
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A token that could have been chosen at a position, with its log-probability before sampling."""
+
+    id: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Progress of a load or download. `total` is 0 where it is unknown; units are bytes unless the stage says."""
+
+    stage: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Prompt tokens computed so far (`done` of `total`), after `reused` tokens found in the KV cache."""
+
+    done: int
+    total: int
+    reused: int
+
+
+@dataclass(frozen=True)
+class Token:
+    """One sampled token. `text` is what it adds to the reply; it may be empty while UTF-8 or a stop string is undecided.
+
+    `id` is -1 for text that was held back and is flushed at the end of a reply.
+    """
+
+    id: int
+    text: str
+    logprob: float
+    alternatives: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The end of a reply."""
+
+    reason: FinishReason
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something the person should know: a fallback, a repaired template, a kernel replaced."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Stats:
+    """A snapshot for the panels, sent about ten times a second while generating and once at the end."""
+
+    memory: MemoryStats
+    kv: KvStats
+    timings: Timings
+
+
+Event = Loading | Prefill | Token | Finished | Notice | Stats

@@ -1,0 +1,1 @@
+"""WGSL sources, one idea a file, found with importlib.resources."""
