@@ -1,7 +1,8 @@
-"""What to sample: the settings of one request.
+"""Sampling: the settings of one request, and the reference form of its stages.
 
 The stages run in this fixed order: repetition, frequency and presence penalty, logit bias,
-temperature, top-k, top-p, min-p.
+temperature, top-k, top-p, min-p. The random number of a position depends only on the seed and the
+position, so several tokens can be in flight and the same seed gives the same text on one device.
 """
 
 from __future__ import annotations
@@ -9,12 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
+MAX_CANDIDATES = 64
+"""Tokens that the sampler on the GPU sorts and chooses from; a larger top_k, or none, samples on the host."""
+
+NUM_ALTERNATIVES = 8
+"""Runners-up reported with each token."""
+
 
 @dataclass(frozen=True)
 class Sampling:
     """Sampling settings. `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 switch a stage off.
 
-    `seed` None draws a fresh seed for each reply. `stop` holds strings that end the reply and are not part of it.
+    `repetition` divides positive logits and multiplies negative ones of tokens seen before
+    (arXiv:1909.05858); `frequency` times the count and `presence` once are subtracted. Seen tokens are
+    those of the whole context. `seed` None draws a fresh seed for each reply. `stop` holds strings that
+    end the reply and are not part of it.
     """
 
     temperature: float = 0.7
@@ -27,3 +39,114 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
     stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks = (
+            (self.temperature >= 0, "temperature", self.temperature, "0 or more"),
+            (self.top_k >= 0, "top_k", self.top_k, "0 or more"),
+            (0 < self.top_p <= 1, "top_p", self.top_p, "above 0, up to 1"),
+            (0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 and 1"),
+            (self.repetition > 0, "repetition", self.repetition, "above 0"),
+        )
+        for good, name, value, expected in checks:
+            if not good:
+                raise ValueError(f"sampling: {name} is {value}, expected {expected}")
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.repetition != 1.0 or self.frequency != 0.0 or self.presence != 0.0
+
+    @property
+    def host_reason(self) -> str | None:
+        """Why the GPU's sampler cannot serve this request, or None where it can."""
+        if self.logit_bias:
+            return "logit bias is applied on the host"
+        if self.temperature > 0 and not 1 <= self.top_k <= MAX_CANDIDATES:
+            return f"top_k {self.top_k or 'off'} needs more than the {MAX_CANDIDATES} candidates that the GPU sorts"
+        return None
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A chosen token with its log-probability and the most likely tokens, most likely first."""
+
+    id: int
+    logprob: float
+    top_ids: tuple[int, ...]
+    top_logprobs: tuple[float, ...]
+
+
+def uniform(seed: int, position: int) -> float:
+    """The random number in [0, 1) of a position: pcg3d of (seed low, seed high, position).
+
+    Jarzynski and Olano, Hash Functions for GPU Rendering, JCGT 9(3), 2020.
+    """
+    mask = 0xFFFFFFFF
+    x, y, z = ((word * 1664525 + 1013904223) & mask for word in (seed & mask, seed >> 32 & mask, position & mask))
+    for shift in (True, False):
+        x = (x + y * z) & mask
+        y = (y + z * x) & mask
+        z = (z + x * y) & mask
+        if shift:
+            x, y, z = x ^ x >> 16, y ^ y >> 16, z ^ z >> 16
+    return (x >> 8) / 2**24
+
+
+def penalize(logits: np.ndarray, counts: np.ndarray, sampling: Sampling) -> np.ndarray:
+    """Logits (V,) after the penalties, where `counts` (V,) says how often each token stands in the context."""
+    seen = counts > 0
+    scaled = np.where(logits > 0, logits / sampling.repetition, logits * sampling.repetition)
+    lowered = np.where(seen, scaled, logits) - sampling.frequency * counts - sampling.presence * seen
+    return lowered.astype(np.float32)
+
+
+def sample(logits: np.ndarray, sampling: Sampling, seed: int, position: int, counts: np.ndarray | None) -> Sampled:
+    """Choose a token from logits (V,) float32; the token will stand at `position`.
+
+    `counts` (V,) is needed where the request has penalties.
+    """
+    if sampling.has_penalties:
+        assert counts is not None
+        logits = penalize(logits, counts, sampling)
+    if sampling.logit_bias:
+        logits = logits.copy()
+        for token, bias in sampling.logit_bias.items():
+            logits[token] += bias
+    order = _most_likely(logits, sampling)
+    values = logits[order].astype(np.float64)
+    top = float(values[0])
+    logsumexp = top + float(np.log(np.exp(logits - logits.max(), dtype=np.float32).sum(dtype=np.float64)))
+    logprobs = values - logsumexp
+    chosen = 0 if sampling.temperature == 0 else _choose(values, sampling, uniform(seed, position))
+    shown = order[:NUM_ALTERNATIVES]
+    return Sampled(
+        id=int(order[chosen]),
+        logprob=float(logprobs[chosen]),
+        top_ids=tuple(int(token) for token in shown),
+        top_logprobs=tuple(float(logprob) for logprob in logprobs[: len(shown)]),
+    )
+
+
+def _most_likely(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
+    """Token ids by falling logit, ties by rising id; as many as top-k lets through (at least the alternatives)."""
+    wanted = NUM_ALTERNATIVES if sampling.temperature == 0 else sampling.top_k or len(logits)
+    wanted = min(max(wanted, NUM_ALTERNATIVES), len(logits))
+    if wanted < len(logits):
+        threshold = np.partition(logits, len(logits) - wanted)[len(logits) - wanted]
+        pool = np.flatnonzero(logits >= threshold)
+    else:
+        pool = np.arange(len(logits))
+    return pool[np.lexsort((pool, -logits[pool]))][:wanted]
+
+
+def _choose(values: np.ndarray, sampling: Sampling, random: float) -> int:
+    """Index into `values` (falling logits): temperature, top-k, top-p, min-p, then the draw."""
+    kept = values[: sampling.top_k] if sampling.top_k else values
+    weights = np.exp((kept - kept[0]) / sampling.temperature)
+    weights /= weights.sum()
+    cumulative = np.cumsum(weights)
+    # The smallest prefix whose mass reaches top_p (arXiv:1904.09751), then those near the best (arXiv:2407.01082).
+    in_top_p = 1 + int(np.count_nonzero(cumulative < sampling.top_p))
+    in_min_p = int(np.count_nonzero(weights >= sampling.min_p * weights[0]))
+    count = max(1, min(in_top_p, in_min_p, len(weights)))
+    return min(int(np.count_nonzero(cumulative[:count] <= random * cumulative[count - 1])), count - 1)

@@ -1,0 +1,186 @@
+"""The operations of a plan: small frozen records that describe a forward pass, independent of any device.
+
+Dimension letters used throughout the engine:
+  T rows (tokens in this step)   D hidden_size        F intermediate_size   V vocab_size
+  H num_heads                    K num_kv_heads       E head_dim            S kv_len (keys in the cache)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from inference.models.config import Activation, RopeConfig
+
+DType = Literal["f32", "f16"]
+Logits = Literal["last", "all", "none"]
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """An activation: (rows, columns) in `dtype`.
+
+    A view of some columns of a wider tensor names it in `parent`; `first_column` is where it begins there.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    dtype: DType
+    parent: TensorRef | None = None
+    first_column: int = 0
+
+    @property
+    def storage(self) -> TensorRef:
+        """The tensor that owns the memory."""
+        return self.parent or self
+
+    def view(self, name: str, first_column: int, columns: int) -> TensorRef:
+        return TensorRef(name, self.rows, columns, self.dtype, parent=self, first_column=first_column)
+
+
+@dataclass(frozen=True)
+class WeightRef:
+    """A weight matrix (rows, columns), or a vector as (1, columns): the named weights stacked by rows."""
+
+    sources: tuple[str, ...]
+    rows: int
+    columns: int
+
+    @property
+    def name(self) -> str:
+        return "+".join(self.sources)
+
+
+@dataclass(frozen=True)
+class Embed:
+    """output = table[token] * scale. Weights: table (V, D)."""
+
+    scale: float
+
+
+@dataclass(frozen=True)
+class RmsNorm:
+    """output = x / sqrt(mean(x^2) + eps) * weight over groups of `group` columns [+ residual] (arXiv:1910.07467).
+
+    Inputs: x [, residual]. Weights: weight (1, group).
+    """
+
+    eps: float
+    group: int
+    residual: bool = False
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """output = f(x) @ W.T [+ residual], with optional pieces fused in.
+
+    `norm_eps`: f is the RMS norm with the second weight (1, D), else f is the identity.
+    `activation`: W stacks gate over up (2F rows) and output = activation(gate) * up.
+    Inputs: x [, residual]. Weights: W [, norm weight].
+    """
+
+    norm_eps: float | None = None
+    activation: Activation | None = None
+    residual: bool = False
+
+
+@dataclass(frozen=True)
+class Add:
+    """output = a + b."""
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotate each head of x (T, heads * E) by its position."""
+
+    rope: RopeConfig
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class KvAppend:
+    """Write k and v of this step into the layer's KV cache.
+
+    Inputs: k, v; with `rope`: q, k, v, where q and k are first normed (if `qk_norm_eps`; weights: q norm,
+    k norm) and rotated, and the rotated q is the output.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rope: RopeConfig | None = None
+    qk_norm_eps: float | None = None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Causal attention of q (T, H*E) over the layer's KV cache, GQA by num_heads / num_kv_heads.
+
+    `window`: a query at position p sees keys p - window + 1 .. p. `softcap` acts on the scaled scores
+    before the mask: cap * tanh(score / cap).
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None
+    softcap: float | None
+
+
+@dataclass(frozen=True)
+class ActivationGate:
+    """output = activation(gate) * up. Inputs: gate, up."""
+
+    activation: Activation
+
+
+@dataclass(frozen=True)
+class Softcap:
+    """output = cap * tanh(x / cap)."""
+
+    cap: float
+
+
+@dataclass(frozen=True)
+class Copy:
+    """output = the last row of x, alone."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Choose the next token from logits by the request's Sampling; the token becomes the next step's input."""
+
+
+Attributes = (
+    Embed | RmsNorm | Matmul | Add | Rope | KvAppend | Attention | ActivationGate | Softcap | Copy | Sample
+)
+Kind = Literal[
+    "embed", "rmsnorm", "matmul", "add", "rope", "kv_append", "attention",
+    "activation_gate", "softcap", "lm_head", "sample", "copy",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation. `layer` is None outside the layers; `notes` tells which fusions made it or could not."""
+
+    kind: Kind
+    name: str
+    layer: int | None
+    inputs: tuple[TensorRef, ...]
+    output: TensorRef
+    attributes: Attributes
+    weights: tuple[WeightRef, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A forward pass over up to `rows` tokens; `logits` says for which rows the head is computed."""
+
+    ops: tuple[Op, ...]
+    rows: int
+    logits: Logits
+    kv_dtype: DType

@@ -1,0 +1,147 @@
+"""ModelConfig -> the unfused plan. Knows nothing of devices; each op does one textbook thing."""
+
+from __future__ import annotations
+
+from inference.models.config import ModelConfig
+from inference.plan.ops import (
+    ActivationGate,
+    Add,
+    Attention,
+    Attributes,
+    Copy,
+    DType,
+    Embed,
+    Kind,
+    KvAppend,
+    Logits,
+    Matmul,
+    Op,
+    Plan,
+    RmsNorm,
+    Rope,
+    Sample,
+    Softcap,
+    TensorRef,
+    WeightRef,
+)
+
+
+def build(
+    config: ModelConfig, rows: int, logits: Logits, sample: bool = False, dtype: DType = "f32", kv_dtype: DType = "f32"
+) -> Plan:
+    """The forward pass of `config` over up to `rows` tokens.
+
+    Activations are stored in `dtype`, keys and values in `kv_dtype`, logits always in f32. With `sample`
+    (which needs logits "last") the plan ends by choosing the next token.
+    """
+    if sample and logits != "last":
+        raise ValueError("sampling needs the logits of the last row")
+    builder = _Builder(config, rows, dtype)
+    x = builder.embed()
+    for layer in range(config.num_layers):
+        x = builder.layer(layer, x)
+    if logits != "none":
+        builder.head(x, logits, sample)
+    return Plan(tuple(builder.ops), rows, logits, kv_dtype)
+
+
+class _Builder:
+    def __init__(self, config: ModelConfig, rows: int, dtype: DType) -> None:
+        self.config = config
+        self.rows = rows
+        self.dtype: DType = dtype
+        self.ops: list[Op] = []
+
+    def embed(self) -> TensorRef:
+        c = self.config
+        table = WeightRef(("embedding",), c.vocab_size, c.hidden_size)
+        return self._op("embed", "embedding", None, (), c.hidden_size, Embed(c.embedding_scale), (table,))
+
+    def layer(self, layer: int, x: TensorRef) -> TensorRef:
+        attended = self._attention(layer, self._norm(layer, "attention.norm", x))
+        if self.config.post_norms:
+            attended = self._norm(layer, "attention.post_norm", attended)
+        x = self._op("add", "attention.residual", layer, (attended, x), x.columns, Add())
+        gated = self._feed_forward(layer, self._norm(layer, "feed_forward.norm", x))
+        if self.config.post_norms:
+            gated = self._norm(layer, "feed_forward.post_norm", gated)
+        return self._op("add", "feed_forward.residual", layer, (gated, x), x.columns, Add())
+
+    def head(self, x: TensorRef, logits: Logits, sample: bool) -> None:
+        c = self.config
+        rows = self.rows
+        if logits == "last" and rows > 1:
+            x = self._op("copy", "last_row", None, (x,), c.hidden_size, Copy(), rows=1)
+        if logits == "last":
+            rows = 1
+        norm = WeightRef(("final_norm",), 1, c.hidden_size)
+        attributes = RmsNorm(c.norm_eps, c.hidden_size)
+        x = self._op("rmsnorm", "final_norm", None, (x,), c.hidden_size, attributes, (norm,), rows=rows)
+        head = WeightRef(("lm_head",), c.vocab_size, c.hidden_size)
+        x = self._op("lm_head", "lm_head", None, (x,), c.vocab_size, Matmul(), (head,), rows=rows, dtype="f32")
+        if c.logit_softcap is not None:
+            cap = Softcap(c.logit_softcap)
+            x = self._op("softcap", "logit_softcap", None, (x,), c.vocab_size, cap, rows=rows, dtype="f32")
+        if sample:
+            self._op("sample", "sample", None, (x,), 1, Sample(), rows=1, dtype="f32")
+
+    def _attention(self, layer: int, x: TensorRef) -> TensorRef:
+        c = self.config
+        rope = c.layers[layer].rope
+        q = self._matmul(layer, "attention.q", x, c.q_size)
+        k = self._matmul(layer, "attention.k", x, c.kv_size)
+        v = self._matmul(layer, "attention.v", x, c.kv_size)
+        if c.qk_norm:
+            q = self._norm(layer, "attention.q_norm", q, group=c.head_dim)
+            k = self._norm(layer, "attention.k_norm", k, group=c.head_dim)
+        q = self._op("rope", "attention.q_rope", layer, (q,), c.q_size, Rope(rope, c.head_dim))
+        k = self._op("rope", "attention.k_rope", layer, (k,), c.kv_size, Rope(rope, c.head_dim))
+        append = KvAppend(c.num_heads, c.num_kv_heads, c.head_dim)
+        # The append has no result of its own: its output names k, so that what it stored can be looked at.
+        self._op("kv_append", "attention.kv_append", layer, (k, v), c.kv_size, append)
+        attention = Attention(
+            c.num_heads,
+            c.num_kv_heads,
+            c.head_dim,
+            c.attention_scale,
+            c.layers[layer].window,
+            c.attention_softcap,
+        )
+        attended = self._op("attention", "attention", layer, (q,), c.q_size, attention)
+        return self._matmul(layer, "attention.output", attended, c.hidden_size)
+
+    def _feed_forward(self, layer: int, x: TensorRef) -> TensorRef:
+        c = self.config
+        gate = self._matmul(layer, "feed_forward.gate", x, c.intermediate_size)
+        up = self._matmul(layer, "feed_forward.up", x, c.intermediate_size)
+        attributes = ActivationGate(c.activation)
+        gated = self._op(
+            "activation_gate", "feed_forward.activation", layer, (gate, up), c.intermediate_size, attributes
+        )
+        return self._matmul(layer, "feed_forward.down", gated, c.hidden_size)
+
+    def _matmul(self, layer: int, name: str, x: TensorRef, columns: int) -> TensorRef:
+        weight = WeightRef((f"layers.{layer}.{name}",), columns, x.columns)
+        return self._op("matmul", name, layer, (x,), columns, Matmul(), (weight,))
+
+    def _norm(self, layer: int, name: str, x: TensorRef, group: int | None = None) -> TensorRef:
+        group = group or x.columns
+        weight = WeightRef((f"layers.{layer}.{name}",), 1, group)
+        return self._op("rmsnorm", name, layer, (x,), x.columns, RmsNorm(self.config.norm_eps, group), (weight,))
+
+    def _op(
+        self,
+        kind: Kind,
+        name: str,
+        layer: int | None,
+        inputs: tuple[TensorRef, ...],
+        columns: int,
+        attributes: Attributes,
+        weights: tuple[WeightRef, ...] = (),
+        rows: int | None = None,
+        dtype: DType | None = None,
+    ) -> TensorRef:
+        prefix = "" if layer is None else f"layers.{layer}."
+        output = TensorRef(prefix + name, rows or self.rows, columns, dtype or self.dtype)
+        self.ops.append(Op(kind, name, layer, inputs, output, attributes, weights))
+        return output

@@ -1,0 +1,194 @@
+"""Small rewrites of a plan, each with a name. A rewrite that does not apply leaves its reason on the op.
+
+Every rewrite keeps the meaning: the NumPy executor gives the same numbers before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from inference.plan.ops import Add, KvAppend, Matmul, Op, Plan, RmsNorm, Rope, TensorRef, WeightRef
+
+WeightFormats = Mapping[str, str]
+"""Storage format by canonical weight name ("layers.0.attention.q" -> "q4_1")."""
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A named rewrite of the op list."""
+
+    name: str
+    apply: Callable[[list[Op], WeightFormats], list[Op]]
+
+
+def fuse(plan: Plan, formats: WeightFormats) -> Plan:
+    """Apply all rewrites in their order."""
+    ops = list(plan.ops)
+    for rewrite in REWRITES:
+        ops = rewrite.apply(ops, formats)
+    return replace(plan, ops=tuple(ops))
+
+
+def common_format(names: tuple[str, ...], formats: WeightFormats) -> str | None:
+    """The one format that weights can share without loss and be stacked in, or None.
+
+    Simple round-to-nearest types widen exactly into q8_0, whose scale is the same f16 per 32 weights.
+    """
+    found = {formats[name] for name in names}
+    if len(found) == 1:
+        return found.pop()
+    return "q8_0" if found <= {"q4_0", "q5_0", "q8_0"} else None
+
+
+def merge_qkv(ops: list[Op], formats: WeightFormats) -> list[Op]:
+    """q, k and v projections of one input become one matmul over the stacked weights."""
+    return _stack(ops, formats, ("attention.q", "attention.k", "attention.v"), "attention.qkv", "merge_qkv")
+
+
+def merge_gate_up(ops: list[Op], formats: WeightFormats) -> list[Op]:
+    """gate and up projections and their activation become one matmul."""
+    ops = _stack(ops, formats, ("feed_forward.gate", "feed_forward.up"), "feed_forward.gate_up", "merge_gate_up")
+    result: list[Op] = []
+    for op in ops:
+        if op.kind != "activation_gate" or op.inputs[0].parent is None:
+            result.append(op)
+            continue
+        merged = next(o for o in result if o.output == op.inputs[0].parent)
+        result.remove(merged)
+        attributes = replace(_matmul(merged), activation=op.attributes.activation)  # type: ignore[union-attr]
+        result.append(replace(merged, output=op.output, attributes=attributes))
+    return result
+
+
+def norm_into_matmul(ops: list[Op], formats: WeightFormats) -> list[Op]:
+    """A norm that only matmuls read is computed inside each of them."""
+    result = list(ops)
+    for norm in ops:
+        if norm.kind != "rmsnorm" or norm.attributes.group != norm.output.columns:  # type: ignore[union-attr]
+            continue
+        readers = _readers(result, norm.output)
+        if any(reader.kind not in ("matmul", "lm_head") for reader in readers):
+            if not norm.name.endswith("post_norm"):
+                _replace(result, norm, _note(norm, "norm_into_matmul: its output is read by another kind of op"))
+            continue
+        for reader in readers:
+            fused = replace(
+                reader,
+                inputs=(norm.inputs[0], *reader.inputs[1:]),
+                weights=(reader.weights[0], norm.weights[0]),
+                attributes=replace(_matmul(reader), norm_eps=norm.attributes.eps),  # type: ignore[union-attr]
+            )
+            _replace(result, reader, _note(fused, f"norm_into_matmul: {norm.name}"))
+        result.remove(norm)
+    return result
+
+
+def residual_into_producer(ops: list[Op], formats: WeightFormats) -> list[Op]:
+    """The residual add is done by the matmul or the post-norm that makes its first operand."""
+    result = list(ops)
+    for add in ops:
+        if not isinstance(add.attributes, Add):
+            continue
+        producer = next((o for o in result if o.output == add.inputs[0]), None)
+        if producer is None or not isinstance(producer.attributes, Matmul | RmsNorm):
+            _replace(result, add, _note(add, "residual_into_producer: the operand is not made by a matmul or norm"))
+            continue
+        if len(_readers(result, producer.output)) > 1:
+            _replace(result, add, _note(add, f"residual_into_producer: {producer.name} is read elsewhere too"))
+            continue
+        fused = replace(
+            producer,
+            inputs=(producer.inputs[0], add.inputs[1]),
+            output=add.output,
+            attributes=replace(producer.attributes, residual=True),
+        )
+        result.remove(producer)
+        _replace(result, add, _note(fused, f"residual_into_producer: {add.name}"))
+    return result
+
+
+def rope_into_append(ops: list[Op], formats: WeightFormats) -> list[Op]:
+    """Head norms, rotation of q and k, and the KV append become one op whose output is the rotated q."""
+    result = list(ops)
+    for append in [op for op in ops if op.kind == "kv_append"]:
+        by_output = {op.output: op for op in result}
+        rope_k = by_output[append.inputs[0]]
+        rope_q = next(op for op in result if op.layer == append.layer and op.name == "attention.q_rope")
+        removed = [rope_q, rope_k]
+        q, k = rope_q.inputs[0], rope_k.inputs[0]
+        weights: tuple[WeightRef, ...] = ()
+        eps = None
+        norm_q, norm_k = by_output.get(q), by_output.get(k)
+        if norm_q is not None and norm_k is not None and norm_q.kind == norm_k.kind == "rmsnorm":
+            removed += [norm_q, norm_k]
+            q, k = norm_q.inputs[0], norm_k.inputs[0]
+            weights = (norm_q.weights[0], norm_k.weights[0])
+            eps = norm_q.attributes.eps  # type: ignore[union-attr]
+        assert isinstance(append.attributes, KvAppend) and isinstance(rope_k.attributes, Rope)
+        fused = replace(
+            append,
+            inputs=(q, k, append.inputs[1]),
+            output=rope_q.output,
+            weights=weights,
+            attributes=replace(append.attributes, rope=rope_k.attributes.rope, qk_norm_eps=eps),
+        )
+        _replace(result, append, _note(fused, "rope_into_append: " + ", ".join(op.name for op in removed)))
+        for op in removed:
+            result.remove(op)
+    return result
+
+
+REWRITES: tuple[Rewrite, ...] = (
+    Rewrite("merge_qkv", merge_qkv),
+    Rewrite("merge_gate_up", merge_gate_up),
+    Rewrite("norm_into_matmul", norm_into_matmul),
+    Rewrite("residual_into_producer", residual_into_producer),
+    Rewrite("rope_into_append", rope_into_append),
+)
+
+
+def _stack(
+    ops: list[Op], formats: WeightFormats, names: tuple[str, ...], merged_name: str, rewrite: str
+) -> list[Op]:
+    """Stack the matmuls called `names` in each layer into one; later readers see views of its output."""
+    result = list(ops)
+    for first in [op for op in ops if op.name == names[0] and op.kind == "matmul"]:
+        members = [op for op in ops if op.layer == first.layer and op.name in names and op.kind == "matmul"]
+        sources = tuple(source for op in members for source in op.weights[0].sources)
+        if common_format(sources, formats) is None:
+            found = ", ".join(f"{source.rsplit('.', 1)[1]} is {formats[source]}" for source in sources)
+            for op in members:
+                _replace(result, op, _note(op, f"{rewrite}: not applied, the formats cannot be stacked ({found})"))
+            continue
+        weight = WeightRef(sources, sum(op.weights[0].rows for op in members), first.weights[0].columns)
+        columns = sum(op.output.columns for op in members)
+        output = TensorRef(f"layers.{first.layer}.{merged_name}", first.output.rows, columns, first.output.dtype)
+        merged = replace(first, name=merged_name, output=output, weights=(weight,))
+        _replace(result, first, _note(merged, f"{rewrite}: {', '.join(op.name for op in members)}"))
+        for op in members[1:]:
+            result.remove(op)
+        views: dict[TensorRef, TensorRef] = {}
+        column = 0
+        for op in members:
+            views[op.output] = output.view(op.output.name, column, op.output.columns)
+            column += op.output.columns
+        result = [replace(op, inputs=tuple(views.get(tensor, tensor) for tensor in op.inputs)) for op in result]
+    return result
+
+
+def _matmul(op: Op) -> Matmul:
+    assert isinstance(op.attributes, Matmul)
+    return op.attributes
+
+
+def _readers(ops: list[Op], tensor: TensorRef) -> list[Op]:
+    return [op for op in ops if any(read.storage == tensor for read in op.inputs)]
+
+
+def _replace(ops: list[Op], old: Op, new: Op) -> None:
+    ops[ops.index(old)] = new
+
+
+def _note(op: Op, note: str) -> Op:
+    return replace(op, notes=(*op.notes, note))
