@@ -106,7 +106,10 @@ MetaValue = int | float | bool | str | np.ndarray | StringArray
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor in the file. `shape` is in NumPy order, (rows, columns) for a matrix; `offset` is from the file's start."""
+    """A tensor in the file.
+
+    `shape` is in NumPy order, (rows, columns) for a matrix; `offset` and `nbytes` are bytes of the file.
+    """
 
     name: str
     ggml_type: str
@@ -127,7 +130,7 @@ class GGUFFile:
     _bytes: npt.NDArray[np.uint8] = field(repr=False, compare=False)
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
-        """The bytes of a tensor as a read-only view of the map. Raises BadModelFile where the file has no such tensor."""
+        """The bytes of a tensor, uint8 (nbytes,), as a read-only view of the map; BadModelFile where there is none."""
         info = self.tensors.get(name)
         if info is None:
             raise BadModelFile(f"{self.path}: has no tensor named {name}, which its model family needs; {FETCH_AGAIN}")
@@ -177,8 +180,8 @@ class _Cursor:
         start = self.position
         if size > len(self.buffer) - start:
             raise BadModelFile(
-                f"{self.path}: ends at byte {len(self.buffer)} in the middle of {self.reading}, which needs bytes up to "
-                f"{start + size}: it is truncated or damaged; {FETCH_AGAIN}"
+                f"{self.path}: ends at byte {len(self.buffer)} in the middle of {self.reading}, which needs bytes "
+                f"up to {start + size}: it is truncated or damaged; {FETCH_AGAIN}"
             )
         self.position = start + size
         return start
@@ -323,8 +326,8 @@ def _read_tensor(cursor: _Cursor, alignment: int) -> TensorInfo:
         )
     if offset % alignment:
         raise BadModelFile(
-            f"{cursor.path}: tensor {name!r} starts at offset {offset}, expected a multiple of the alignment {alignment}; "
-            f"{FETCH_AGAIN}"
+            f"{cursor.path}: tensor {name!r} starts at offset {offset}, expected a multiple of the alignment "
+            f"{alignment}; {FETCH_AGAIN}"
         )
     return TensorInfo(name, kind.name, shape, offset, math.prod(shape) // kind.block_size * kind.block_bytes)
 
