@@ -1,0 +1,249 @@
+"""The one thread that owns the GPU for the whole life of the app: commands in, frozen events out.
+
+Commands wait in a queue. Events go to a deque that the interface drains on a timer, so that neither side ever waits
+for the other. An error ends its command with a `Failed` event and never the thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+from inference.errors import Cancelled, GlasschatError
+from inference.events import Event, Finished, KvStats, Loading, MemoryStats, Notice
+from inference.plan.explain import PlanRow
+from inference.sampling import Sampling
+
+_log = logging.getLogger(__name__)
+
+Message = Mapping[str, str]
+Progress = Callable[[Loading | Notice], None]
+S = TypeVar("S", bound="SequenceLike")
+
+
+class InfoLike(Protocol):
+    """What the interface shows of a loaded model; a structural view of the engine's own record."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def family(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def adapter(self) -> str: ...
+    @property
+    def device_reason(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def kv_layout(self) -> str: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def notices(self) -> tuple[str, ...]: ...
+    @property
+    def load_s(self) -> float: ...
+
+
+class SequenceLike(Protocol):
+    """One conversation's KV state."""
+
+    def kv_stats(self) -> KvStats: ...
+
+
+class EngineLike(Protocol[S]):
+    """The part of `inference.Engine` that the interface uses."""
+
+    @property
+    def info(self) -> InfoLike: ...
+    def sequence(self) -> S: ...
+    def generate(
+        self, prompt: Any, sampling: Sampling, /, max_tokens: int | None = None, *, sequence: S | None = None
+    ) -> Iterator[Event]: ...
+    def cancel(self) -> None: ...
+    def plan(self, phase: Literal["decode", "prefill"], /) -> list[PlanRow]: ...
+    def memory(self) -> MemoryStats: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load a model by name or path, in place of the one loaded now."""
+
+    model: str
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Answer `messages`; the events of the reply carry `reply`."""
+
+    reply: int
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    max_tokens: int | None = None
+
+
+Command = Load | Generate
+
+
+@dataclass(frozen=True)
+class LoadStarted:
+    """A load has begun; `Loading` and `Notice` events follow, then `Loaded` or `Failed`."""
+
+    model: str
+
+
+@dataclass(frozen=True)
+class Unloaded:
+    """The model that was loaded is closed and its memory given back."""
+
+    model: str
+    freed_bytes: int
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model is ready. `source` is the name or path that was asked for."""
+
+    source: str
+    info: InfoLike
+    decode: tuple[PlanRow, ...]
+    prefill: tuple[PlanRow, ...]
+    memory: MemoryStats
+    kv: KvStats
+
+
+@dataclass(frozen=True)
+class ReplyEvent:
+    """One event of the reply that `Generate.reply` numbered."""
+
+    reply: int
+    event: Event
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A command ended with an error. `cancelled` means that the person asked for it."""
+
+    command: Command
+    message: str
+    cancelled: bool = False
+
+
+AppEvent = LoadStarted | Loading | Notice | Unloaded | Loaded | ReplyEvent | Failed
+
+
+class EngineThread:
+    """Runs commands one after another on its own thread.
+
+    `resolve` turns a model's name into a local path, fetching it if needed; `open_engine` loads that path. Both
+    report through the callback and stop when it raises `Cancelled`. The old model is closed only once the new one's
+    file is here, and before the new one is opened: two never share the memory.
+    """
+
+    def __init__(
+        self, resolve: Callable[[str, Progress], str], open_engine: Callable[[str, Progress], EngineLike[Any]]
+    ) -> None:
+        self._resolve = resolve
+        self._open = open_engine
+        self._commands: queue.SimpleQueue[tuple[Command, threading.Event] | None] = queue.SimpleQueue()
+        self._events: deque[AppEvent] = deque()
+        self._stops: deque[threading.Event] = deque()
+        self._engine: EngineLike[Any] | None = None
+        self._sequence: SequenceLike | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, command: Command) -> None:
+        """Queue a command."""
+        stop = threading.Event()
+        self._stops.append(stop)
+        self._commands.put((command, stop))
+
+    def drain(self) -> list[AppEvent]:
+        """All events since the last call, oldest first."""
+        return [self._events.popleft() for _ in range(len(self._events))]
+
+    def cancel(self) -> None:
+        """Stop the running command and drop the waiting ones; each still ends with its own last event."""
+        for stop in tuple(self._stops):
+            stop.set()
+        if (engine := self._engine) is not None:
+            engine.cancel()
+
+    def shutdown(self, timeout: float = 5.0) -> None:
+        """Cancel, close the engine and end the thread, waiting at most `timeout` seconds."""
+        self.cancel()
+        self._commands.put(None)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while (item := self._commands.get()) is not None:
+            command, stop = item
+            try:
+                if stop.is_set():
+                    raise Cancelled("Cancelled before it began.")
+                if isinstance(command, Load):
+                    self._load(command, stop)
+                else:
+                    self._generate(command, stop)
+            except Cancelled as error:
+                self._events.append(Failed(command, str(error), cancelled=True))
+            except GlasschatError as error:
+                self._events.append(Failed(command, str(error)))
+            except Exception as error:
+                _log.exception("%s failed", type(command).__name__)
+                text = f"Unexpected error, {type(error).__name__}: {error}. The log file has the details."
+                self._events.append(Failed(command, text))
+            finally:
+                self._stops.popleft()
+        self._close()
+
+    def _load(self, command: Load, stop: threading.Event) -> None:
+        def progress(event: Loading | Notice) -> None:
+            if stop.is_set():
+                raise Cancelled(f"Loading {command.model} was cancelled.")
+            self._events.append(event)
+
+        self._events.append(LoadStarted(command.model))
+        path = self._resolve(command.model, progress)
+        if self._engine is not None:
+            memory, name = self._engine.memory(), self._engine.info.model
+            self._close()
+            freed = memory.weights_bytes + memory.kv_bytes + memory.scratch_bytes + memory.staging_bytes
+            self._events.append(Unloaded(name, freed))
+        engine = self._open(path, progress)
+        try:
+            sequence = engine.sequence()
+            plans = tuple(engine.plan("decode")), tuple(engine.plan("prefill"))
+            loaded = Loaded(command.model, engine.info, *plans, engine.memory(), sequence.kv_stats())
+        except BaseException:
+            engine.close()
+            raise
+        self._engine, self._sequence = engine, sequence
+        self._events.append(loaded)
+
+    def _generate(self, command: Generate, stop: threading.Event) -> None:
+        if self._engine is None:
+            raise GlasschatError("No model is loaded; choose one from the menu.")
+        events = self._engine.generate(
+            list(command.messages), command.sampling, max_tokens=command.max_tokens, sequence=self._sequence
+        )
+        for event in events:
+            self._events.append(ReplyEvent(command.reply, event))
+            # The engine hears of it directly; this catches a stop that came before it began to listen.
+            if stop.is_set() and not isinstance(event, Finished):
+                self._engine.cancel()
+
+    def _close(self) -> None:
+        engine, self._engine, self._sequence = self._engine, None, None
+        if engine is not None:
+            engine.close()

@@ -1,0 +1,181 @@
+"""An engine without a model: the same surface as `inference.Engine`, with text, speed and errors as scripted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from inference.errors import ModelNotFound
+from inference.events import Event, Finished, KvStats, Loading, MemoryStats, Notice, Prefill, Stats, Timings, Token
+from inference.plan.explain import PlanRow
+from inference.sampling import Sampling
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Script:
+    """What the scripted engine does. `tokens_per_s` 0 means as fast as it can; `error` is raised by `generate`."""
+
+    pieces: tuple[str, ...] = ("Hello", " there", "!")
+    tokens_per_s: float = 0.0
+    load_steps: int = 3
+    step_s: float = 0.0
+    load_error: Exception | None = None
+    error: Exception | None = None
+    error_after: int = 0
+    notices: tuple[str, ...] = ()
+    model: str = "Scripted-135M"
+    layers: int = 4
+
+
+@dataclass(frozen=True)
+class ScriptedInfo:
+    model: str
+    family: str = "llama"
+    path: str = "/models/scripted.gguf"
+    device: str = "cpu"
+    adapter: str = "NumPy"
+    device_reason: str = "no GPU was found"
+    dtype: str = "f32"
+    kv_layout: str = "contiguous"
+    context: int = 2048
+    num_layers: int = 4
+    vocab_size: int = 1000
+    notices: tuple[str, ...] = ()
+    load_s: float = 0.5
+
+
+@dataclass
+class ScriptedSequence:
+    tokens: int = 0
+
+    def kv_stats(self) -> KvStats:
+        return KvStats("contiguous", self.tokens, 2048, 2048, self.tokens * 11520, 2048 * 11520)
+
+
+def plan_rows(layers: int, phase: str) -> list[PlanRow]:
+    """A plan with the shape of a small llama's."""
+    rows = "1" if phase == "decode" else "128"
+    matmul = "gemv_subgroup" if phase == "decode" else "tiled"
+    ops = [
+        ("matmul", "norm+qkv", "q4_1", f"{rows}x576 -> {rows}x960", matmul),
+        ("kv_append", "rope+append", "", f"{rows}x960", "rope_append"),
+        ("attention", "attention", "", f"9/3 heads x 64, {rows} rows", "decode_split"),
+        ("matmul", "o+residual", "q4_1", f"{rows}x576 -> {rows}x576", matmul),
+        ("matmul", "norm+gate_up+silu", "q4_1", f"{rows}x576 -> {rows}x1536", matmul),
+        ("matmul", "down+residual", "q4_1", f"{rows}x1536 -> {rows}x576", matmul),
+    ]
+    every = [(None, ("embed", "embed", "q8_0", f"{rows} -> {rows}x576", "embed"))]
+    every += [(layer, op) for layer in range(layers) for op in ops]
+    every += [(None, ("lm_head", "norm+lm_head", "q8_0", "1x576 -> 1x49152", "gemv_subgroup"))]
+    every += [(None, ("sample", "sample", "", "1x49152 -> 1", "greedy"))]
+    return [
+        PlanRow(
+            index, layer, kind, name, "f16", weight, "f32", "f16", shape, "webgpu", variant, "first whose needs are met",
+            (("gemv_coop", "the adapter lacks cooperative matrices"),), ("norm fused into matmul",),
+        )
+        for index, (layer, (kind, name, weight, shape, variant)) in enumerate(every)
+    ]  # fmt: skip
+
+
+@dataclass
+class ScriptedEngine:
+    script: Script = field(default_factory=Script)
+    closed: bool = False
+    prompts: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._cancel = threading.Event()
+
+    @property
+    def info(self) -> ScriptedInfo:
+        return ScriptedInfo(self.script.model, notices=self.script.notices)
+
+    def sequence(self) -> ScriptedSequence:
+        return ScriptedSequence()
+
+    def plan(self, phase: str) -> list[PlanRow]:
+        return plan_rows(self.script.layers, phase)
+
+    def memory(self) -> MemoryStats:
+        formats = {"q4_1": 70 * MIB, "q8_0": 28 * MIB, "f32": 1 * MIB}
+        return MemoryStats(
+            "cpu", formats, 99 * MIB, 23 * MIB, 6 * MIB, MIB, 140 * MIB, 310 * MIB, {"maxBufferSize": 1 << 31}
+        )
+
+    def cancel(self) -> None:
+        self._cancel.set()
+
+    def close(self) -> None:
+        self.closed = True
+
+    def generate(
+        self,
+        prompt: Sequence[dict[str, str]],
+        sampling: Sampling,
+        /,
+        max_tokens: int | None = None,
+        *,
+        sequence: ScriptedSequence | None = None,
+    ) -> Iterator[Event]:
+        self._cancel.clear()
+        self.prompts.append(prompt)
+        sequence = sequence or ScriptedSequence()
+        script, started = self.script, time.perf_counter()
+        words = sum(len(message["content"].split()) for message in prompt)
+        yield Prefill(words, words, sequence.tokens)
+        reason, made, last_stats = "stop", 0, started
+        for index, piece in enumerate(script.pieces):
+            if script.error is not None and index == script.error_after:
+                raise script.error
+            if self._cancel.is_set():
+                reason = "cancelled"
+                break
+            if max_tokens is not None and made >= max_tokens:
+                reason = "length"
+                break
+            if script.tokens_per_s:
+                time.sleep(max(0.0, started + (index + 1) / script.tokens_per_s - time.perf_counter()))
+            made += 1
+            sequence.tokens += 1
+            yield Token(index, piece, -0.5)
+            now = time.perf_counter()
+            if now - last_stats > 0.1:
+                last_stats = now
+                yield Stats(self.memory(), sequence.kv_stats(), self._timings(started, made, words))
+        timings = self._timings(started, made, words)
+        yield Stats(self.memory(), sequence.kv_stats(), timings)
+        yield Finished(reason, timings)  # type: ignore[arg-type]
+
+    def _timings(self, started: float, made: int, words: int) -> Timings:
+        seconds = max(time.perf_counter() - started, 1e-6)
+        return Timings(0.5, 0.01, 1000.0, seconds, made / seconds, 0.02, words, 0, made)
+
+
+def opener(*scripts: Script) -> tuple[Callable[..., ScriptedEngine], list[ScriptedEngine]]:
+    """An `open_engine` that plays the scripts in turn (the last one again and again), and the engines it made."""
+    made: list[ScriptedEngine] = []
+
+    def open_engine(path: str, progress: Callable[[Loading | Notice], None]) -> ScriptedEngine:
+        script = scripts[min(len(made), len(scripts) - 1)]
+        for step in range(script.load_steps):
+            time.sleep(script.step_s)
+            progress(Loading("weights", step * 10 * MIB, script.load_steps * 10 * MIB))
+        if script.load_error is not None:
+            made.append(ScriptedEngine(script))
+            raise script.load_error
+        made.append(ScriptedEngine(script))
+        return made[-1]
+
+    return open_engine, made
+
+
+def resolve(model: str, progress: Callable[[Loading | Notice], None]) -> str:
+    """A `resolve` that finds every model at once, but for those whose name begins with `missing`."""
+    if model.startswith("missing"):
+        raise ModelNotFound(f"{model} is neither a file nor a model of the catalogue.")
+    return f"/models/{model}"
