@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from inference.kernels.base import Decision
+from inference.plan.fuse import common_format
+from inference.plan.ops import Attention, Embed, KvAppend, Op, Plan
 
 
 @dataclass(frozen=True)
@@ -29,3 +34,59 @@ class PlanRow:
     rejected: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     dispatches: int = 1
+
+
+def explain(
+    plan: Plan,
+    decisions: Sequence[Decision],
+    device: str,
+    formats: Mapping[str, str],
+    dispatches: Sequence[int] | None = None,
+) -> list[PlanRow]:
+    """One row an op. `formats` gives each weight's storage as it lies on the device."""
+    rows = []
+    for index, (op, decision) in enumerate(zip(plan.ops, decisions, strict=True)):
+        rows.append(
+            PlanRow(
+                index=index,
+                layer=op.layer,
+                kind=op.kind,
+                name=op.name,
+                input_dtype=_input_dtype(op, plan),
+                weight=", ".join(dict.fromkeys(common_format(ref.sources, formats) or "" for ref in op.weights)),
+                accumulate="" if isinstance(op.attributes, Embed) else "f32",
+                output_dtype=_output_dtype(op, plan),
+                shape=_shape(op),
+                device=device,
+                variant=decision.variant,
+                reason=decision.reason,
+                rejected=decision.rejected,
+                notes=op.notes,
+                dispatches=1 if dispatches is None else dispatches[index],
+            )
+        )
+    return rows
+
+
+def _input_dtype(op: Op, plan: Plan) -> str:
+    if op.kind == "embed":
+        return "u32"
+    dtypes = [tensor.dtype for tensor in op.inputs]
+    if isinstance(op.attributes, Attention):
+        dtypes.append(plan.kv_dtype)
+    return ", ".join(dict.fromkeys(dtypes))
+
+
+def _output_dtype(op: Op, plan: Plan) -> str:
+    if op.kind == "sample":
+        return "u32"
+    if isinstance(op.attributes, KvAppend) and plan.kv_dtype != op.output.dtype:
+        return f"{op.output.dtype}, cache {plan.kv_dtype}"
+    return op.output.dtype
+
+
+def _shape(op: Op) -> str:
+    """ "576 x 960" for weights by columns and rows, else the columns of the output."""
+    if op.weights and op.weights[0].rows > 1:
+        return f"{op.weights[0].columns} x {op.weights[0].rows}"
+    return str(op.output.columns)

@@ -1,0 +1,241 @@
+"""The NumPy executor: runs the same plan as the GPU, in f32. The reference in tests, the fallback without a GPU."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from inference.cpu import ops as cpu
+from inference.events import MemoryStats
+from inference.executor import SampleRequest, StepCost
+from inference.kernels.base import Decision
+from inference.kv.contiguous import NumpyContiguousCache
+from inference.kv.layout import kv_bytes_per_token
+from inference.models.config import ModelConfig, RopeConfig
+from inference.plan.build import build
+from inference.plan.explain import PlanRow, explain
+from inference.plan.fuse import fuse
+from inference.plan.ops import (
+    ActivationGate,
+    Add,
+    Attention,
+    Copy,
+    Embed,
+    KvAppend,
+    Logits,
+    Matmul,
+    Op,
+    Plan,
+    RmsNorm,
+    Rope,
+    Sample,
+    Softcap,
+    TensorRef,
+    WeightRef,
+)
+from inference.rope import rope_table
+from inference.sampling import Sampled, sample
+from inference.weights import WeightStore
+
+Observer = Callable[[Op, np.ndarray], None]
+"""Called with each op and its output, for tests and probes."""
+
+PREFILL_CHUNK = 256
+# A one-row product is bound by memory; OpenBLAS's threads wait on each other more than they share (see docs/decisions.md).
+DECODE_THREADS = 1
+MATMUL_REASON = "f32 product through BLAS, {threads}: the reference that every other kernel is compared with"
+
+
+class NumpyExecutor:
+    """Holds the weights as float32 and runs plans op by op."""
+
+    device: Literal["cpu"] = "cpu"
+    adapter = "NumPy"
+    chunk = PREFILL_CHUNK
+
+    def __init__(self, config: ModelConfig, store: WeightStore, fused: bool = True) -> None:
+        self.config = config
+        self._store = store
+        self._fused = fused
+        self._weights: dict[tuple[str, ...], np.ndarray] = {}
+        self._plans: dict[tuple[bool, Logits, bool], Plan] = {}
+        self._rope: dict[RopeConfig, np.ndarray] = {}
+        self._blas = ThreadpoolController()
+        self._caches: list[NumpyContiguousCache] = []
+        self._kv_peak = 0
+        store.check(build(config, 1, "last"))
+
+    def load(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Dequantise every weight to float32; `progress` hears (weights done, weights in all)."""
+        refs = [ref for op in self.plan(1, "last").ops for ref in op.weights]
+        for done, ref in enumerate(refs):
+            self._weight(ref)
+            if progress is not None:
+                progress(done + 1, len(refs))
+
+    def new_cache(self, context: int) -> NumpyContiguousCache:
+        cache = NumpyContiguousCache(self.config, context)
+        self._caches = [held for held in self._caches if held.capacity] + [cache]
+        return cache
+
+    def plan(self, rows: int, logits: Logits, sampled: bool = False) -> Plan:
+        """The plan for one row or many (up to `chunk`), made once."""
+        key = (rows == 1, logits, sampled)
+        if key not in self._plans:
+            plan = build(self.config, 1 if rows == 1 else self.chunk, logits, sampled)
+            self._plans[key] = fuse(plan, self._store.formats) if self._fused else plan
+        return self._plans[key]
+
+    def forward(
+        self, cache: NumpyContiguousCache, ids: Sequence[int], logits: Logits, observe: Observer | None = None
+    ) -> np.ndarray | None:
+        """Append up to `chunk` tokens; returns float32 logits (V,) for "last", (T, V) for "all", None for "none"."""
+        rows = len(ids)
+        cache.ensure(cache.length + rows)
+        values: dict[str, np.ndarray] = {}
+        tokens = np.asarray(ids, dtype=np.int64)
+        threads = DECODE_THREADS if rows == 1 else None
+        output = None
+        with self._blas.limit(limits=threads, user_api="blas"):
+            for op in self.plan(rows, logits).ops:
+                output = self._run(op, values, tokens, cache)
+                values[op.output.name] = output
+                if observe is not None:
+                    observe(op, output)
+        cache.length += rows
+        self._kv_peak = max(self._kv_peak, self._kv_bytes())
+        if logits == "none":
+            return None
+        return output[0] if logits == "last" and output is not None else output
+
+    def stream(self, cache: NumpyContiguousCache, ids: Sequence[int], request: SampleRequest) -> Iterator[Sampled]:
+        counts = None
+        if request.sampling.has_penalties:
+            counts = np.bincount(np.asarray(request.context_ids, np.int64), minlength=self.config.vocab_size)
+        while True:
+            logits = self.forward(cache, ids, "last")
+            assert logits is not None
+            chosen = sample(logits, request.sampling, request.seed, cache.length, counts)
+            yield chosen
+            if cache.length >= cache.context:
+                return
+            if counts is not None:
+                counts[chosen.id] += 1
+            ids = [chosen.id]
+
+    def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
+        plan = self.plan(1 if phase == "decode" else self.chunk, "last", sampled=True)
+        threads = "one thread" if phase == "decode" else "all threads"
+        decisions = []
+        for op in plan.ops:
+            reason = MATMUL_REASON.format(threads=threads) if isinstance(op.attributes, Matmul) else "NumPy, f32"
+            decisions.append(Decision("reference", reason))
+        return explain(plan, decisions, "cpu", dict.fromkeys(self._store.formats, "f32"))
+
+    def memory(self) -> MemoryStats:
+        held = {id(array): array.nbytes for array in self._weights.values()}
+        weights = sum(held.values())
+        kv = self._kv_bytes()
+        # ru_maxrss is in KiB, except on macOS, where it is in bytes.
+        unit = 1 if sys.platform == "darwin" else 1024
+        return MemoryStats(
+            device="cpu",
+            weights_by_format={"f32": weights},
+            weights_bytes=weights,
+            kv_bytes=kv,
+            peak_bytes=weights + max(self._kv_peak, kv),
+            host_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+        )
+
+    def step_cost(self) -> StepCost:
+        return StepCost()
+
+    def close(self) -> None:
+        self._weights.clear()
+        for cache in self._caches:
+            cache.close()
+
+    def _kv_bytes(self) -> int:
+        return sum(cache.capacity for cache in self._caches) * kv_bytes_per_token(self.config, 4)
+
+    def _weight(self, ref: WeightRef) -> np.ndarray:
+        """(rows, columns) float32. A tied head and embedding are one array."""
+        key = self._store.tensor_names(ref)
+        if key not in self._weights:
+            self._weights[key] = self._store.load(ref).dequantize()
+        return self._weights[key]
+
+    def _rope_rows(self, rope: RopeConfig, cache: NumpyContiguousCache, rows: int) -> np.ndarray:
+        table = self._rope.get(rope)
+        if table is None or table.shape[0] < cache.capacity:
+            table = self._rope[rope] = rope_table(rope, 0, cache.capacity)
+        return table[cache.length : cache.length + rows]
+
+    def _run(
+        self, op: Op, values: dict[str, np.ndarray], tokens: np.ndarray, cache: NumpyContiguousCache
+    ) -> np.ndarray:
+        inputs = [_read(values, tensor) for tensor in op.inputs]
+        weights = [self._weight(ref) for ref in op.weights]
+        rows = len(tokens)
+        match op.attributes:
+            case Embed(scale):
+                return weights[0][tokens] * np.float32(scale)
+            case RmsNorm(eps, _, residual):
+                normed = cpu.rmsnorm(inputs[0], weights[0][0], eps)
+                return normed + inputs[1] if residual else normed
+            case Matmul() as matmul:
+                return _matmul(matmul, inputs, weights)
+            case Add():
+                return inputs[0] + inputs[1]
+            case Rope(rope, head_dim):
+                return cpu.rotate(inputs[0], self._rope_rows(rope, cache, rows), head_dim, rope.interleaved)
+            case KvAppend(rope=None):
+                cache.append(_layer(op), inputs[0], inputs[1])
+                return inputs[0]
+            case KvAppend(head_dim=head_dim, rope=rope, qk_norm_eps=eps):
+                q, k, v = inputs
+                if eps is not None:
+                    q, k = cpu.rmsnorm(q, weights[0][0], eps), cpu.rmsnorm(k, weights[1][0], eps)
+                assert rope is not None
+                table = self._rope_rows(rope, cache, rows)
+                cache.append(_layer(op), cpu.rotate(k, table, head_dim, rope.interleaved), v)
+                return cpu.rotate(q, table, head_dim, rope.interleaved)
+            case Attention() as attention:
+                k, v = cache.view(_layer(op), cache.length + rows)
+                return cpu.attention(inputs[0], k, v, cache.length, attention)
+            case ActivationGate(activation):
+                return cpu.activate(inputs[0], activation) * inputs[1]
+            case Softcap(cap):
+                return cpu.softcap(inputs[0], cap)
+            case Copy():
+                return inputs[0][-1:]
+            case Sample():
+                raise AssertionError("sampling reads the logits of forward()")
+
+
+def _read(values: dict[str, np.ndarray], tensor: TensorRef) -> np.ndarray:
+    if tensor.parent is None:
+        return values[tensor.name]
+    return values[tensor.parent.name][:, tensor.first_column : tensor.first_column + tensor.columns]
+
+
+def _layer(op: Op) -> int:
+    assert op.layer is not None
+    return op.layer
+
+
+def _matmul(matmul: Matmul, inputs: list[np.ndarray], weights: list[np.ndarray]) -> np.ndarray:
+    x = inputs[0]
+    if matmul.norm_eps is not None:
+        x = cpu.rmsnorm(x, weights[1][0], matmul.norm_eps)
+    product = x @ weights[0].T  # (T, rows of W)
+    if matmul.activation is not None:
+        gate, up = np.split(product, 2, axis=1)
+        product = cpu.activate(gate, matmul.activation) * up
+    return product + inputs[1] if matmul.residual else product
+

@@ -1,0 +1,80 @@
+"""Each operation in NumPy, f32: the reference for every WebGPU kernel. No Python loop over tokens or heads.
+
+Dimension letters: T rows, D hidden_size, H num_heads, K num_kv_heads, G = H / K, E head_dim, S kv_len.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from inference.models.config import Activation
+from inference.plan.ops import Attention
+
+
+def rmsnorm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    """RMS norm over groups of len(weight) columns of x (T, columns); arXiv:1910.07467."""
+    groups = x.reshape(-1, weight.size)  # (T * groups, group)
+    scale = 1.0 / np.sqrt(np.mean(groups * groups, axis=-1, keepdims=True) + np.float32(eps))
+    return (groups * scale * weight).reshape(x.shape)
+
+
+def activate(x: np.ndarray, activation: Activation) -> np.ndarray:
+    """SiLU or tanh-form GELU (arXiv:1606.08415), elementwise."""
+    if activation == "silu":
+        # exp overflows to inf for large negative x; x / inf is the 0 that SiLU tends to.
+        with np.errstate(over="ignore"):
+            return x / (1.0 + np.exp(-x))
+    inner = np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x * x * x)
+    return np.float32(0.5) * x * (1.0 + np.tanh(inner))
+
+
+def rotate(x: np.ndarray, table: np.ndarray, head_dim: int, interleaved: bool) -> np.ndarray:
+    """Rotary embedding of x (T, heads * E) by `table` (T, rotary_dim / 2, 2) of cos and sin."""
+    heads = x.reshape(x.shape[0], -1, head_dim)  # (T, heads, E)
+    half = table.shape[1]
+    cos, sin = table[:, None, :, 0], table[:, None, :, 1]  # (T, 1, rotary_dim / 2)
+    if interleaved:
+        first, second = heads[..., 0 : 2 * half : 2], heads[..., 1 : 2 * half : 2]
+    else:
+        first, second = heads[..., :half], heads[..., half : 2 * half]
+    result = heads.copy()
+    rotated = (first * cos - second * sin, second * cos + first * sin)
+    if interleaved:
+        result[..., 0 : 2 * half : 2], result[..., 1 : 2 * half : 2] = rotated
+    else:
+        result[..., :half], result[..., half : 2 * half] = rotated
+    return result.reshape(x.shape)
+
+
+def softcap(x: np.ndarray, cap: float) -> np.ndarray:
+    """cap * tanh(x / cap), Gemma 2 (arXiv:2408.00118)."""
+    return np.float32(cap) * np.tanh(x / np.float32(cap))
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, first_position: int, attributes: Attention) -> np.ndarray:
+    """Causal attention of q (T, H*E), whose rows stand at first_position onwards, over k and v (K, S, E).
+
+    Key s stands at position s. Returns (T, H*E).
+    """
+    rows, num_keys = q.shape[0], k.shape[1]
+    a = attributes
+    groups = a.num_heads // a.num_kv_heads
+    # (T, H*E) -> (K, T*G, E): the query heads of one KV head are rows of one product.
+    queries = q.reshape(rows, a.num_kv_heads, groups, a.head_dim).transpose(1, 0, 2, 3)
+    queries = queries.reshape(a.num_kv_heads, rows * groups, a.head_dim)
+    scores = np.matmul(queries * np.float32(a.scale), k.transpose(0, 2, 1))  # (K, T*G, S)
+    if a.softcap is not None:
+        scores = softcap(scores, a.softcap)
+    position = first_position + np.arange(rows)[:, None]  # (T, 1)
+    key = np.arange(num_keys)[None, :]  # (1, S)
+    visible = key <= position
+    if a.window is not None:
+        visible &= position - key < a.window
+    scores = scores.reshape(a.num_kv_heads, rows, groups, num_keys)
+    scores = np.where(visible[None, :, None, :], scores, np.float32(-np.inf))
+    scores -= scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores, out=scores)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    mixed = np.matmul(weights.reshape(a.num_kv_heads, rows * groups, num_keys), v)  # (K, T*G, E)
+    mixed = mixed.reshape(a.num_kv_heads, rows, groups, a.head_dim).transpose(1, 0, 2, 3)
+    return mixed.reshape(rows, a.num_heads * a.head_dim)

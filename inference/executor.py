@@ -1,0 +1,74 @@
+"""What the engine asks of an executor: the same plan, run on NumPy or on WebGPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+import numpy as np
+
+from inference.events import MemoryStats
+from inference.kv.layout import KvCache
+from inference.plan.explain import PlanRow
+from inference.plan.ops import Logits
+from inference.sampling import Sampled, Sampling
+
+Cache = TypeVar("Cache", bound=KvCache)
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """Sampling with its seed settled; `context_ids` are the tokens that penalties count, the prompt's included."""
+
+    sampling: Sampling
+    seed: int
+    context_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Host cost of one decode step, averaged over a reply. Microseconds; zero where there is no such stage."""
+
+    dispatches: int = 0
+    encode_us: float = 0.0
+    submit_us: float = 0.0
+    wait_us: float = 0.0
+
+    @property
+    def encode_us_per_dispatch(self) -> float:
+        return self.encode_us / self.dispatches if self.dispatches else 0.0
+
+
+class Executor(Protocol[Cache]):
+    """Runs plans of one model on one device. Belongs to one thread."""
+
+    device: Literal["webgpu", "cpu"]
+    adapter: str
+    chunk: int
+    """Most tokens one step takes."""
+
+    def new_cache(self, context: int) -> Cache:
+        """An empty KV cache for up to `context` tokens."""
+
+    def forward(self, cache: Cache, ids: Sequence[int], logits: Logits) -> np.ndarray | None:
+        """Append up to `chunk` tokens; returns float32 logits (V,) for "last", (T, V) for "all", None for "none"."""
+
+    def stream(self, cache: Cache, ids: Sequence[int], request: SampleRequest) -> Iterator[Sampled]:
+        """Append up to `chunk` tokens, then sample one token after another, each fed back.
+
+        When the caller stops iterating, the cache holds at least every token but the last one yielded; the
+        caller truncates what was computed beyond. Ends by itself when the cache has reached its context.
+        """
+
+    def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
+        """The explained plan of a decode step or of a prefill chunk with sampling."""
+
+    def memory(self) -> MemoryStats:
+        """Bytes held now and at the peak."""
+
+    def step_cost(self) -> StepCost:
+        """Cost of the decode steps of the last stream."""
+
+    def close(self) -> None:
+        """Free everything. The executor cannot be used afterwards."""

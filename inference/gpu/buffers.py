@@ -1,0 +1,93 @@
+"""GPU buffers with accounting by purpose, and uploads in bounded pieces."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import wgpu
+
+from inference.errors import DoesNotFit
+
+Purpose = Literal["weights", "kv", "scratch", "staging"]
+
+UPLOAD_PIECE = 32 * 1024 * 1024
+"""write_buffer's staging memory is freed only when a submission is polled, so uploads go in pieces of this size."""
+
+_USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
+
+
+class BufferPool:
+    """Creates and destroys buffers of one device and knows how many bytes each purpose holds."""
+
+    def __init__(self, device: Any, max_buffer: int, memory_limit: int | None = None) -> None:
+        self._device = device
+        self._max_buffer = max_buffer
+        self._memory_limit = memory_limit
+        self._held: dict[int, tuple[Any, Purpose]] = {}
+        self._pending_upload = 0
+        self.bytes: dict[Purpose, int] = {"weights": 0, "kv": 0, "scratch": 0, "staging": 0}
+        self.peak = 0
+
+    def create(self, purpose: Purpose, size: int, label: str) -> Any:
+        """A storage buffer of at least `size` bytes (whole words, at least 16). Raises DoesNotFit."""
+        size = max(16, -(-size // 4) * 4)
+        self._reserve(purpose, size, label)
+        buffer = self._allocate(size, _USAGE, label)
+        self._held[id(buffer)] = (buffer, purpose)
+        return buffer
+
+    def create_readback(self, size: int, label: str) -> Any:
+        """A buffer that results are copied to and mapped from."""
+        self._reserve("staging", size, label)
+        buffer = self._allocate(size, wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ, label)
+        self._held[id(buffer)] = (buffer, "staging")
+        return buffer
+
+    def upload(self, buffer: Any, data: np.ndarray, offset: int = 0) -> None:
+        """Write `data` (contiguous) at `offset` bytes; waits whenever UPLOAD_PIECE bytes are under way."""
+        flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        for start in range(0, flat.size, UPLOAD_PIECE):
+            piece = flat[start : start + UPLOAD_PIECE]
+            self._device.queue.write_buffer(buffer, offset + start, piece)
+            self._pending_upload += piece.size
+            if self._pending_upload >= UPLOAD_PIECE:
+                self.flush()
+
+    def flush(self) -> None:
+        """Hand all pending writes to the device and wait until it has taken them."""
+        self._device.queue.submit([])
+        self._device.queue.on_submitted_work_done_sync()
+        self._pending_upload = 0
+
+    def destroy(self, buffer: Any) -> None:
+        """Free a buffer made here."""
+        held, purpose = self._held.pop(id(buffer))
+        self.bytes[purpose] -= held.size
+        held.destroy()
+
+    def destroy_all(self) -> None:
+        """Free everything."""
+        for buffer, _ in list(self._held.values()):
+            self.destroy(buffer)
+
+    def _reserve(self, purpose: Purpose, size: int, label: str) -> None:
+        if size > self._max_buffer:
+            raise DoesNotFit(f"{label} needs one buffer of {size:,} bytes; the device allows {self._max_buffer:,}")
+        total = sum(self.bytes.values()) + size
+        if self._memory_limit is not None and total > self._memory_limit:
+            raise DoesNotFit(
+                f"{label} needs {size:,} bytes more, {total:,} in all; the limit is {self._memory_limit:,}; "
+                "choose a smaller model or a smaller --context"
+            )
+        self.bytes[purpose] += size
+        self.peak = max(self.peak, total)
+
+    def _allocate(self, size: int, usage: int, label: str) -> Any:
+        try:
+            return self._device.create_buffer(size=size, usage=usage, label=label)
+        except wgpu.GPUError as error:
+            raise DoesNotFit(
+                f"the device refused {size:,} bytes for {label} ({sum(self.bytes.values()):,} bytes are in use); "
+                "choose a smaller model or a smaller --context, or use --device cpu"
+            ) from error

@@ -1,0 +1,125 @@
+"""What a kernel file hands to the executor: dispatches with named bindings, not yet bound to buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from inference.formats.planar import PlanarFormat
+from inference.gpu.device import DeviceCaps
+from inference.kernels.base import KernelPreference
+from inference.plan.ops import DType, TensorRef, WeightRef
+
+Constant = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A buffer by what it is for.
+
+    space "tensor": an activation. "weight": one plane of one part of a weight. "kv": "LAYER.k" or "LAYER.v".
+    "rope": the table of a layer's RopeConfig, by layer. "state": `position` and `rows` of this step, u32.
+    "tokens": the ids of this step, u32. "sampling", "counts", "result", "scratch": the sampler's.
+    """
+
+    space: Literal["tensor", "weight", "kv", "rope", "state", "tokens", "sampling", "counts", "result", "scratch"]
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """One dispatch: shaders/`shader` rendered with `constants`, `bindings` at @group(0) in order."""
+
+    shader: str
+    constants: Mapping[str, Constant]
+    bindings: tuple[Binding, ...]
+    grid: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class WeightPart:
+    """Rows first_row .. first_row + rows - 1 of a weight, in buffers of their own (a binding's size is limited)."""
+
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class DeviceWeight:
+    """How a weight lies on the device."""
+
+    name: str
+    format: PlanarFormat
+    columns: int
+    parts: tuple[WeightPart, ...]
+
+    def bindings(self, part: int) -> tuple[Binding, ...]:
+        """The planes of one part, in the order that weights.wgsl declares them."""
+        return tuple(Binding("weight", f"{self.name}/{part}/{plane}") for plane in self.planes)
+
+    @property
+    def planes(self) -> tuple[str, ...]:
+        names = ["low"]
+        if self.format.high_bits:
+            names.append("high")
+        if self.format.scale_form != "none":
+            names.append("scales")
+        if self.format.scale_form in ("super_scale", "super_scale_min"):
+            names.append("supers")
+        return tuple(names)
+
+    def constants(self) -> dict[str, Constant]:
+        """The constants of weights.wgsl. Strides are in words a row."""
+        f, columns = self.format, self.columns
+        groups = columns // f.group_size if f.group_size else 0
+        halves = {"scale": 16, "scale_min": 32, "super_scale": 8, "super_scale_min": 16, "none": 0}
+        supers = {"super_scale": 16, "super_scale_min": 32}.get(f.scale_form, 0)
+        return {
+            "FORMAT": f.name,
+            "COLUMNS": columns,
+            "LOW_BITS": f.low_bits,
+            "HIGH_BITS": f.high_bits,
+            "GROUP_SIZE": f.group_size,
+            "SCALE_FORM": f.scale_form,
+            "ZERO": f.zero,
+            "LOW_STRIDE": -(-columns * f.low_bits // 32),
+            "HIGH_STRIDE": -(-columns * f.high_bits // 32),
+            "SCALE_STRIDE": -(-groups * halves[f.scale_form] // 32),
+            "SUPER_STRIDE": -(-(columns // 256) * supers // 32),
+        }
+
+
+@dataclass(frozen=True)
+class KernelContext:
+    """What selection and dispatch building may know besides the op.
+
+    `rows` is the most rows of the step; `kv_bucket` the most keys that attention will see before the
+    program is made again; `weights` holds each WeightRef's place on the device.
+    """
+
+    caps: DeviceCaps
+    rows: int
+    kv_dtype: DType
+    kv_bucket: int
+    weights: Mapping[WeightRef, DeviceWeight]
+    preferences: Sequence[KernelPreference] = field(default_factory=tuple)
+
+
+def tensor(ref: TensorRef) -> Binding:
+    """The buffer of an activation; of a view, its parent's."""
+    return Binding("tensor", ref.storage.name)
+
+
+STATE = Binding("state")
+
+
+def grid_for(workgroups: int, caps: DeviceCaps) -> tuple[int, int, int]:
+    """A grid of at least `workgroups`, folded over y where x would pass the device's limit.
+
+    The kernel numbers its workgroup as x + y * num_workgroups.x and leaves early past the end.
+    """
+    if workgroups <= caps.max_workgroups:
+        return max(1, workgroups), 1, 1
+    rows = -(-workgroups // caps.max_workgroups)
+    return -(-workgroups // rows), rows, 1
