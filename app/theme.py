@@ -1,0 +1,122 @@
+"""The colours: two Textual themes of our own, and the `Look` that text rendering takes from whichever is active."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rich.style import Style
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+GLASS = Theme(
+    name="glass",
+    primary="#7cc4d8",
+    secondary="#8fa8c8",
+    accent="#e0b583",
+    foreground="#d5dbe3",
+    background="#12161c",
+    surface="#1a2029",
+    panel="#232b36",
+    success="#93c99b",
+    warning="#e3c078",
+    error="#e08585",
+    dark=True,
+    variables={
+        "footer-background": "#12161c",
+        "footer-item-background": "#12161c",
+        "footer-key-foreground": "#7cc4d8",
+        "footer-description-foreground": "#8b95a3",
+        "block-cursor-background": "#2d4753",
+        "block-cursor-foreground": "#e8eef5",
+        "block-cursor-text-style": "none",
+        "block-cursor-blurred-background": "#202833",
+        "block-cursor-blurred-foreground": "#d5dbe3",
+        "input-selection-background": "#7cc4d8 30%",
+        "scrollbar": "#2c3643",
+        "scrollbar-hover": "#3b4858",
+        "scrollbar-active": "#7cc4d8",
+        "scrollbar-background": "#12161c",
+        "scrollbar-background-hover": "#12161c",
+        "scrollbar-background-active": "#12161c",
+        "scrollbar-corner-color": "#12161c",
+        "border": "#2c3643",
+        "border-blurred": "#2c3643",
+    },
+)
+
+GLASS_LIGHT = Theme(
+    name="glass-light",
+    primary="#1f7389",
+    secondary="#45617f",
+    accent="#96591b",
+    foreground="#242b33",
+    background="#f7f8f9",
+    surface="#eceff2",
+    panel="#e1e6ea",
+    success="#2c7a3d",
+    warning="#8a6100",
+    error="#b03a3a",
+    dark=False,
+    variables={
+        "footer-background": "#f7f8f9",
+        "footer-item-background": "#f7f8f9",
+        "footer-key-foreground": "#1f7389",
+        "footer-description-foreground": "#5e6873",
+        "block-cursor-background": "#cfe3ea",
+        "block-cursor-foreground": "#12161c",
+        "block-cursor-text-style": "none",
+        "block-cursor-blurred-background": "#e1e6ea",
+        "block-cursor-blurred-foreground": "#242b33",
+        "scrollbar": "#cdd4da",
+        "scrollbar-background": "#f7f8f9",
+        "scrollbar-background-hover": "#f7f8f9",
+        "scrollbar-background-active": "#f7f8f9",
+        "scrollbar-corner-color": "#f7f8f9",
+        "border": "#cdd4da",
+        "border-blurred": "#cdd4da",
+    },
+)
+
+
+@dataclass(frozen=True)
+class Look:
+    """The colours that transcript and panels draw with; equal looks draw the same."""
+
+    text: Style
+    muted: Style
+    faint: Style
+    primary: Style
+    secondary: Style
+    accent: Style
+    success: Style
+    warning: Style
+    error: Style
+    surface: Style
+
+
+def make_look(variables: Mapping[str, str]) -> Look:
+    """The look of a theme, from `App.theme_variables`."""
+
+    def color(name: str, fallback: str) -> Color:
+        try:
+            return Color.parse(variables.get(name, fallback))
+        except ColorParseError:
+            return Color.parse(fallback)
+
+    def style(color: Color) -> Style:
+        return Style(color=color.rich_color)
+
+    foreground, background = color("foreground", "#d5dbe3"), color("background", "#12161c")
+    return Look(
+        text=Style(color=foreground.rich_color, bgcolor=background.rich_color),
+        muted=style(background.blend(foreground, 0.55)),
+        faint=style(background.blend(foreground, 0.3)),
+        primary=style(color("primary", "#7cc4d8")),
+        secondary=style(color("secondary", "#8fa8c8")),
+        accent=style(color("accent", "#e0b583")),
+        success=style(color("success", "#93c99b")),
+        warning=style(color("warning", "#e3c078")),
+        error=style(color("error", "#e08585")),
+        surface=Style(bgcolor=color("surface", "#1a2029").rich_color),
+    )

@@ -1,0 +1,201 @@
+"""Cuts growing Markdown into blocks: those that are finished, and the last, which may still change.
+
+Each block is rendered on its own, so that a long reply costs no more per token than a short one. A list is cut
+between its items, a long fence between its lines, and a very long paragraph where no markup is open.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from pygments.token import Comment, String
+
+from app.widgets.code import lexer_for
+
+# Raw HTML and link definitions stay text: nothing of a reply is dropped.
+_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("reference")
+
+_CODE_LINES = 40  # a growing fence is cut when it is longer
+_CODE_LINES_HARD = 300  # and then even inside a string or comment
+_PARAGRAPH_CHARS = 3000  # a growing paragraph is cut when it is longer
+_PARAGRAPH_KEEP = 400
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of a reply that is rendered alone.
+
+    `source` is Markdown, or for `code` the bare code. `gap` asks for an empty line above. `number` is the number of
+    an ordered list's item. `joined` says that the block goes on from the one before it: for code without a label of
+    its own, for prose on the same line after that separator. `open_end` says that another will be joined to it.
+    """
+
+    kind: Literal["prose", "item", "code"]
+    source: str
+    gap: bool = True
+    language: str = ""
+    number: int | None = None
+    joined: str | None = None
+    open_end: bool = False
+
+
+def parse(source: str) -> list[Token]:
+    """The tokens of `source`. Line breaks inside a paragraph are kept: models write verse and addresses with them."""
+    tokens = _PARSER.parse(source)
+    for token in tokens:
+        for child in token.children or ():
+            if child.type == "softbreak":
+                child.type = "hardbreak"
+    return tokens
+
+
+@dataclass(frozen=True)
+class _Located:
+    """A block, with the lines of the source that it covers (end excluded)."""
+
+    block: Block
+    start: int
+    end: int
+
+
+class MarkdownStream:
+    """Turns pieces of text into blocks. `growing` holds the blocks that may still change."""
+
+    def __init__(self) -> None:
+        self._tail = ""
+        self._next = Block("prose", "", gap=False)  # how the first block of the tail begins
+        self.growing: tuple[Block, ...] = ()
+
+    def feed(self, text: str, ended: bool = False) -> list[Block]:
+        """Add `text`; returns the blocks that are now finished. With `ended`, all are, and `growing` is empty."""
+        self._tail += text
+        located = self._locate(parse(self._tail))
+        lines = self._tail.split("\n")
+        count = len(located) if ended else _finished(located, lines)
+        done = [item.block for item in located[:count]]
+        rest = located[count:]
+        if done:
+            following = rest[0] if rest else None
+            self._tail = "\n".join(lines[following.start :]) if following else ""
+            self._next = replace(following.block, source="") if following else Block("prose", "")
+        if len(rest) == 1 and (cut := self._cut_long(rest[0])):
+            done += cut
+            rest = self._locate(parse(self._tail))
+        self.growing = tuple(item.block for item in rest)
+        return done
+
+    def _locate(self, tokens: list[Token]) -> list[_Located]:
+        """The blocks of the tail, the first of them beginning as `_next` says."""
+        lines = self._tail.split("\n")
+        found: list[_Located] = []
+        starts = [i for i, token in enumerate(tokens) if token.level == 0 and token.nesting >= 0]
+        for begin, end in pairwise([*starts, len(tokens)]):
+            token = tokens[begin]
+            assert token.map is not None
+            first, last = token.map
+            if token.type in ("bullet_list_open", "ordered_list_open"):
+                found += self._items(tokens[begin:end], lines, continued=not found and self._next.kind == "item")
+            elif token.type == "fence":
+                code = token.content.removesuffix("\n")
+                language = token.info.strip().partition(" ")[0]
+                found.append(_Located(Block("code", code, language=language), first, last))
+            else:
+                found.append(_Located(Block("prose", "\n".join(lines[first:last])), first, last))
+        if found:
+            head = found[0].block
+            same = head.kind == self._next.kind
+            joined = self._next.joined if same else None
+            found[0] = replace(found[0], block=replace(head, gap=self._next.gap, joined=joined))
+        return found
+
+    def _items(self, tokens: list[Token], lines: list[str], continued: bool) -> list[_Located]:
+        number: int | None = None
+        if tokens[0].type == "ordered_list_open":
+            number = int(tokens[0].attrs.get("start", 1))
+            if continued and self._next.number is not None:
+                number = self._next.number
+        found = []
+        for token in tokens:
+            if token.type != "list_item_open" or token.level != 1 or token.map is None:
+                continue
+            first, last = token.map
+            gap = not found or not lines[first - 1].strip()
+            block = Block("item", "\n".join(lines[first:last]), gap=gap, number=number)
+            found.append(_Located(block, first, last))
+            number = None if number is None else number + 1
+        return found
+
+    def _cut_long(self, last: _Located) -> list[Block]:
+        """Cut off the settled part of a growing block that has become long; the tail keeps the rest."""
+        block, lines = last.block, self._tail.split("\n")
+        if block.kind == "code":
+            code = block.source.split("\n")
+            if len(code) <= _CODE_LINES or (cut := _code_cut(code, block.language)) == 0:
+                return []
+            self._tail = "\n".join([lines[last.start], *lines[last.start + 1 + cut :]])
+            self._next = replace(block, source="", gap=False, joined="")
+            return [replace(block, source="\n".join(code[:cut]))]
+        if block.kind == "prose" and len(block.source) > _PARAGRAPH_CHARS and _is_paragraph(block.source):
+            cut, separator = _paragraph_cut(block.source)
+            if cut:
+                self._tail = self._tail[self._tail.index(block.source) + cut + len(separator) :]
+                self._next = Block("prose", "", gap=False, joined=separator)
+                return [replace(block, source=block.source[:cut], open_end=True)]
+        return []
+
+
+def _finished(located: list[_Located], lines: list[str]) -> int:
+    """How many blocks can no longer change: a later one begins below, on a line that is complete.
+
+    Until that line is complete it may turn out to belong above: `#` alone begins a heading, `#tag` does not.
+    """
+    for index in range(len(located) - 1, 0, -1):
+        start = located[index].start
+        if start < len(lines) - 1 or not lines[start - 1].strip():
+            return index
+    return 0
+
+
+def _code_cut(code: list[str], language: str) -> int:
+    """The number of lines that can be highlighted apart from those below; 0 if no such place is found yet."""
+    text = "\n".join(code)
+    newline, best = 0, 0
+    for _, kind, value in lexer_for(language).get_tokens_unprocessed(text):
+        for _ in range(value.count("\n")):
+            newline += 1
+            if newline > len(code) - 2:
+                break
+            following = code[newline]
+            if kind not in String and kind not in Comment and following[:1] not in ("", " ", "\t", ")", "]", "}"):
+                best = newline
+    return best or (len(code) - 2 if len(code) > _CODE_LINES_HARD else 0)
+
+
+def _is_paragraph(source: str) -> bool:
+    tokens = _PARSER.parse(source)
+    return len(tokens) == 3 and tokens[0].type == "paragraph_open"
+
+
+def _paragraph_cut(source: str) -> tuple[int, str]:
+    """Where to cut a long paragraph, and the separator there; (0, "") if everywhere some markup is open.
+
+    The rest must begin with a letter, so that it cannot be taken for a list, a heading or a quote.
+    """
+    limit = len(source) - _PARAGRAPH_KEEP
+    for position in range(limit, limit // 2, -1):
+        if source[position] in " \n" and source[position + 1].isalpha() and _balanced(source[:position]):
+            return position, source[position]
+    for position in range(limit, limit // 2, -1):  # scripts that write without spaces
+        letters = source[position - 1].isalpha() and source[position].isalpha()
+        if letters and not unicodedata.combining(source[position]) and _balanced(source[:position]):
+            return position, ""
+    return 0, ""
+
+
+def _balanced(text: str) -> bool:
+    return all(text.count(mark) % 2 == 0 for mark in "`*_~") and text.count("[") == text.count("]")

@@ -1,0 +1,274 @@
+"""The conversation as lines: finished blocks are laid out once, only the growing one again and again.
+
+A reply is parsed and laid out on another thread, at most ten times a second and less often where one pass takes
+long, so that neither keys nor the engine wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual import events
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.selection import Selection
+from textual.strip import Strip
+
+from app.sanitize import visible
+from app.theme import Look, make_look
+from app.widgets.markdown_blocks import MarkdownStream
+from app.widgets.render import GUTTER, Item, Laid, Note, lay_out
+
+_PERIOD_S = 0.1
+_REST = 10  # rest at least so many times as long as the last pass took
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What one pass over a growing reply gave, and for which width and look."""
+
+    width: int
+    look: Look
+    done: list[Item]
+    laid: list[Laid]
+    growing: list[Laid]
+
+
+class Transcript(ScrollView, can_focus=True):
+    """Shows notes and replies; follows the end unless the person scrolled up."""
+
+    DEFAULT_CSS = """
+    Transcript {
+        background: $background;
+        scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;
+        overflow-x: hidden;
+        overflow-y: scroll;
+    }
+    """
+    ALLOW_SELECT = True
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._items: list[Item] = []
+        self._lines: list[Strip] = []
+        self._growing: list[Strip] = []
+        self._carry: Text | None = None
+        self._width = 0
+        self._look: Look | None = None
+        self._reply: _Reply | None = None
+
+    # What is shown
+
+    def add(self, kind: str, text: str) -> None:
+        """Add a note (see `render.Note`). While a reply grows it waits for the reply's end."""
+        note = Note(kind, visible(text))
+        if self._reply is not None:
+            self._reply.after.append(note)
+            return
+        self._append(note)
+        self._updated(follow=self._at_end or kind == "user")
+
+    def clear(self) -> None:
+        """Empty the view. A reply that is growing must have been ended before."""
+        self._items, self._lines, self._growing = [], [], []
+        self._carry = None
+        self._updated(follow=True)
+
+    def begin_reply(self, name: str) -> None:
+        """Begin a reply under that name; `feed` and `end_reply` follow."""
+        self.add("name", name)
+        self._reply = reply = _Reply()
+        self.run_worker(self._write(reply), group="reply")
+
+    def feed(self, text: str) -> None:
+        """Add text, already sanitised, to the reply."""
+        if self._reply is not None and text:
+            self._reply.pending.append(text)
+            self._reply.wake.set()
+
+    def end_reply(self) -> None:
+        """No more text comes. What is pending is still shown, then the notes that waited."""
+        if self._reply is not None:
+            self._reply.ended.set()
+            self._reply.wake.set()
+
+    @property
+    def writing(self) -> bool:
+        """Whether some of a reply is not on the screen yet."""
+        return self._reply is not None
+
+    @property
+    def text(self) -> str:
+        """All that is shown, as plain lines."""
+        return "\n".join(strip.text.rstrip() for strip in (*self._lines, *self._growing))
+
+    # Laying out
+
+    async def _write(self, reply: _Reply) -> None:
+        while True:
+            await reply.wake.wait()
+            reply.wake.clear()
+            ended = reply.ended.is_set()
+            text = "".join(reply.pending)
+            reply.pending.clear()
+            started = time.perf_counter()
+            result = await asyncio.to_thread(self._pass, reply.stream, text, ended)
+            self._apply(result)
+            if ended:
+                break
+            rest = max(_PERIOD_S, _REST * (time.perf_counter() - started))
+            try:
+                await asyncio.wait_for(reply.ended.wait(), rest)
+            except TimeoutError:
+                continue
+        self._reply = None
+        for note in reply.after:
+            self._append(note)
+        self._updated(follow=self._at_end)
+
+    def _pass(self, stream: MarkdownStream, text: str, ended: bool) -> _Pass:
+        """Runs on another thread; touches nothing of the widget but what it reads here."""
+        width, look, carry = self._width, self._current_look(), self._carry
+        done: list[Item] = list(stream.feed(text, ended))
+        laid, carry = _lay_out_all(done, width, look, carry)
+        growing, _ = _lay_out_all(list(stream.growing), width, look, carry)
+        return _Pass(width, look, done, laid, growing)
+
+    def _apply(self, result: _Pass) -> None:
+        follow = self._at_end
+        if (result.width, result.look) == (self._width, self._look):
+            self._items += result.done
+            for laid in result.laid:
+                self._keep(laid)
+            self._growing = [strip for laid in result.growing for strip in laid.strips]
+        else:  # the window changed meanwhile; the growing block follows with the next pass
+            for item in result.done:
+                self._append(item)
+            self._growing = []
+        self._updated(follow)
+
+    def _append(self, item: Item) -> None:
+        self._items.append(item)
+        if self._width:
+            self._keep(lay_out(item, self._width, self._current_look(), self._carry))
+
+    def _keep(self, laid: Laid) -> None:
+        self._lines += laid.strips
+        self._carry = laid.carry
+
+    def _current_look(self) -> Look:
+        if self._look is None:
+            self._look = make_look(self.app.theme_variables)
+        return self._look
+
+    def on_mount(self) -> None:
+        self.app.theme_changed_signal.subscribe(self, lambda _: self._restyle())
+
+    def _restyle(self) -> None:
+        self._look = None
+        self._relay()
+
+    def on_resize(self, event: events.Resize) -> None:
+        width = self.scrollable_content_region.width
+        if width and width != self._width:
+            self._width = width
+            self._relay()
+
+    def _relay(self) -> None:
+        self.run_worker(self._lay_out_again(), group="relay", exclusive=True)
+
+    async def _lay_out_again(self) -> None:
+        width, look, items = self._width, self._current_look(), list(self._items)
+        if not width:
+            return
+        laid, _ = await asyncio.to_thread(_lay_out_all, items, width, look, None)
+        follow, since = self._at_end, self._items[len(items) :]
+        if self._items[: len(items)] != items or (width, look) != (self._width, self._look):
+            return  # cleared, or changed again: a later pass does it
+        self._lines, self._carry = [], None
+        for each in laid:
+            self._keep(each)
+        self._items = items
+        for item in since:
+            self._append(item)
+        if self._reply is not None:
+            self._reply.wake.set()
+        self._updated(follow)
+
+    def _updated(self, follow: bool) -> None:
+        self.virtual_size = Size(self._width, len(self._lines) + len(self._growing))
+        if follow:
+            self.scroll_end(animate=False, immediate=True, x_axis=False)
+        self.refresh()
+
+    @property
+    def _at_end(self) -> bool:
+        return self.scroll_offset.y >= self.max_scroll_y
+
+    # Drawing and selecting
+
+    def render_line(self, y: int) -> Strip:
+        row = y + self.scroll_offset.y
+        width = self.scrollable_content_region.width
+        base = self._current_look().text
+        strip = self._line(row)
+        if strip is None:
+            return Strip.blank(width, base)
+        if strip.cell_length != width:
+            strip = strip.adjust_cell_length(width, base)
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(row)) is not None:
+            strip = _selected(strip, *span, self.screen.get_component_rich_style("screen--selection"))
+        return strip.apply_offsets(0, row)
+
+    def _line(self, row: int) -> Strip | None:
+        if row < len(self._lines):
+            return self._lines[row]
+        row -= len(self._lines)
+        return self._growing[row] if row < len(self._growing) else None
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.refresh()
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        lines = (strip.text.rstrip() for strip in (*self._lines, *self._growing))
+        extracted = selection.extract("\n".join(lines)).split("\n")
+        margin = " " * GUTTER
+        if selection.start is None or selection.start.x == 0:
+            extracted[0] = extracted[0].removeprefix(margin)
+        return "\n".join([extracted[0], *(line.removeprefix(margin) for line in extracted[1:])]), "\n"
+
+
+class _Reply:
+    """A reply that is growing."""
+
+    def __init__(self) -> None:
+        self.stream = MarkdownStream()
+        self.pending: list[str] = []
+        self.after: list[Note] = []
+        self.wake = asyncio.Event()
+        self.ended = asyncio.Event()
+
+
+def _lay_out_all(items: list[Item], width: int, look: Look, carry: Text | None) -> tuple[list[Laid], Text | None]:
+    laid: list[Laid] = []
+    for item in items:
+        laid.append(lay_out(item, width, look, carry))
+        carry = laid[-1].carry
+    return laid, carry
+
+
+def _selected(strip: Strip, start: int, end: int, style: Style) -> Strip:
+    """`strip` with the characters from `start` to `end` (-1: to the end) in that style."""
+    text = strip.text
+    first = cell_len(text[:start])
+    last = strip.cell_length if end == -1 else cell_len(text[:end])
+    middle = Strip(Segment.apply_style(strip.crop(first, last), post_style=style), last - first)
+    return Strip.join([strip.crop(0, first), middle, strip.crop(last)])
