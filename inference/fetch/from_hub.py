@@ -1,4 +1,4 @@
-"""Fetch a file from the Hugging Face hub into its shared cache, and find what that cache already holds."""
+"""Fetch a file from the Hugging Face hub into the cache that all programs share."""
 
 from __future__ import annotations
 
@@ -45,22 +45,15 @@ def fetch_from_hub(
 
     command = [sys.executable, "-P", hub_worker.__file__, json.dumps(request)]
     folder = Path(hub_worker.__file__).parent
-    code, errors = run_child(command, folder, os.environ, on_line, lambda: None, cancelled)
+    # A private chat does not report its use.
+    environment = {**os.environ, "HF_HUB_DISABLE_TELEMETRY": "1"}
+    code, errors = run_child(command, folder, environment, on_line, lambda: None, cancelled)
     if "path" in answer:
         return Path(str(answer["path"]))
     reason = str(answer.get("error") or f"could not be read: the download process ended with {code}: {_last(errors)}")
     raise (ModelNotFound if answer.get("missing") else FetchFailed)(reason)
 
 
-def find_in_hub_cache(source: HubSource, cache: Path) -> Path | None:
-    """The source's file in the hub cache, without asking the network; for an unnamed file, the best one there."""
-    from huggingface_hub import try_to_load_from_cache
-
-    file = source.file
-    if file is None:
-        files = [path for path in hub_cache_files(cache) if path.repo == source.repo]
-        file = hub_worker.choose_gguf([found.file for found in files])
-    if file is None:
-        return None
-    found = try_to_load_from_cache(source.repo, file, cache_dir=cache, revision=source.revision)
-    return Path(found) if isinstance(found, str) else None
+def _last(text: str) -> str:
+    """The last line of an output that says anything."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it wrote nothing")

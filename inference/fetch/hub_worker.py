@@ -1,8 +1,9 @@
 """The child process that downloads one file from the Hugging Face hub into its shared cache.
 
 Run as a script, so that it imports nothing of Glasschat. Its one argument is a JSON object with `repo`, `file` (or
-null: choose), `revision`, `cache` (folder) and `sha256` (or null). It writes one JSON object a line: `{"done", "total"}`
-in bytes while it works, then `{"path"}` or `{"error", "missing"}`; an error reads on after the source's name.
+null: choose), `revision`, `cache` (folder) and `sha256` (or null). It writes one JSON object a line: `{"done",
+"total"}` in bytes while it works, then `{"path"}` or `{"error", "missing"}`; an error reads on after the source's
+name.
 """
 
 from __future__ import annotations
@@ -64,9 +65,7 @@ def download(request: dict[str, Any]) -> Path:
     if isinstance(cached, str):
         return Path(cached)
     path = Path(
-        huggingface_hub.hf_hub_download(
-            repo, file, revision=metadata.commit_hash, cache_dir=cache, tqdm_class=progress_class()
-        )
+        huggingface_hub.hf_hub_download(repo, file, revision=revision, cache_dir=cache, tqdm_class=progress_class())
     )
     # The hub names large files by their SHA-256; others have a Git hash as ETag.
     is_sha256 = metadata.etag is not None and re.fullmatch("[0-9a-f]{64}", metadata.etag)
@@ -94,7 +93,7 @@ def progress_class() -> type:
     """A progress bar for huggingface_hub that reports to stdout, a line an update, instead of drawing."""
     from tqdm import tqdm
 
-    class Progress(tqdm):  # type: ignore[type-arg]
+    class Progress(tqdm):
         def __init__(self, *args: Any, **options: Any) -> None:
             # The library's name for the bar, which tqdm does not know.
             options.pop("name", None)
@@ -136,7 +135,9 @@ def explain(error: Exception, request: dict[str, Any]) -> Refused:
     if isinstance(error, errors.RemoteEntryNotFoundError):
         return Refused(f"has no file {request['file']}", missing=True)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Refused(f"filled the disk that holds {request['cache']}; nothing was kept: free some space and try again")
+        return Refused(
+            f"filled the disk that holds {request['cache']}; nothing was kept: free some space and try again"
+        )
     if isinstance(error, errors.HfHubHTTPError) and error.response is not None:
         return Refused(f"answered with HTTP status {error.response.status_code}; try again later")
     detail = " ".join(str(error).split()) or type(error).__name__
