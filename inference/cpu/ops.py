@@ -70,10 +70,10 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, first_position: int, 
     visible = key <= position
     if a.window is not None:
         visible &= position - key < a.window
-    scores = scores.reshape(a.num_kv_heads, rows, groups, num_keys)
-    scores = np.where(visible[None, :, None, :], scores, np.float32(-np.inf))
-    scores -= scores.max(axis=-1, keepdims=True)
-    weights = np.exp(scores, out=scores)
+    by_head = scores.reshape(a.num_kv_heads, rows, groups, num_keys)
+    masked = np.where(visible[None, :, None, :], by_head, np.float32(-np.inf))
+    masked -= masked.max(axis=-1, keepdims=True)
+    weights = np.exp(masked, out=masked)
     weights /= weights.sum(axis=-1, keepdims=True)
     mixed = np.matmul(weights.reshape(a.num_kv_heads, rows * groups, num_keys), v)  # (K, T*G, E)
     mixed = mixed.reshape(a.num_kv_heads, rows, groups, a.head_dim).transpose(1, 0, 2, 3)

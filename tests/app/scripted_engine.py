@@ -174,7 +174,7 @@ def opener(*scripts: Script) -> tuple[Callable[..., ScriptedEngine], list[Script
     return open_engine, made
 
 
-def resolve(model: str, progress: Callable[[Loading | Notice], None]) -> str:
+def resolve(model: str, progress: Callable[[Loading | Notice], None], cancelled: Callable[[], bool]) -> str:
     """A `resolve` that finds every model at once, but for those whose name begins with `missing`."""
     if model.startswith("missing"):
         raise ModelNotFound(f"{model} is neither a file nor a model of the catalogue.")

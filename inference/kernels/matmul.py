@@ -1,0 +1,185 @@
+"""Matmul on WebGPU: one row (GEMV, by subgroups or by workgroup memory) and many rows (tiled).
+
+A weight in several parts (a binding's size is limited) takes one dispatch a part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inference.gpu.device import DeviceCaps
+from inference.kernels.base import Decision, Variant, select
+from inference.kernels.dispatch import (
+    STATE,
+    Constant,
+    DeviceWeight,
+    Dispatch,
+    KernelContext,
+    WeightPart,
+    grid_for,
+    tensor,
+)
+from inference.plan.ops import Matmul, Op
+
+GEMV_INVOCATIONS = 128
+WORKGROUP_LANES = 16
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Outputs of a workgroup (rows x columns), of one invocation, and the slice of K in workgroup memory."""
+
+    rows: int
+    columns: int
+    thread_rows: int
+    thread_columns: int
+    k: int = 32
+
+    def storage(self, gated: bool, norm: bool) -> int:
+        """Bytes of workgroup memory."""
+        quads = self.k // 4 + 1
+        matrices = self.rows + self.columns * (2 if gated else 1)
+        return matrices * quads * 16 + (self.rows * self.k if norm else 0)
+
+
+# Largest first; a tile serves steps of at least its rows.
+TILES = (Tile(64, 64, 4, 4), Tile(32, 32, 4, 2), Tile(8, 32, 2, 2))
+
+
+@dataclass(frozen=True)
+class MatmulRequest:
+    """What selection looks at."""
+
+    rows: int
+    columns: int
+    gated: bool
+    norm: bool
+    caps: DeviceCaps
+
+
+def _gemv_unmet(request: MatmulRequest) -> str | None:
+    if request.rows > 1:
+        return f"it makes one row, the step has up to {request.rows}"
+    if request.columns % 8:
+        return f"{request.columns} columns are not a multiple of 8"
+    return None
+
+
+def _gemv_subgroup_unmet(request: MatmulRequest) -> str | None:
+    return _gemv_unmet(request) or (None if request.caps.subgroup_size else request.caps.subgroup_reason)
+
+
+def _tiled_unmet(request: MatmulRequest) -> str | None:
+    if request.rows == 1:
+        return "a tile of one row would leave most invocations idle"
+    if request.columns % 8:
+        return f"{request.columns} columns are not a multiple of 8"
+    if _tile(request) is None:
+        smallest = TILES[-1].storage(request.gated, request.norm)
+        return f"its tiles need {smallest} bytes of workgroup memory, the device has {request.caps.max_workgroup_storage}"
+    return None
+
+
+VARIANTS: tuple[Variant[MatmulRequest], ...] = (
+    Variant("gemv_subgroup", "one row; lanes of a subgroup share a row of weights", _gemv_subgroup_unmet),
+    Variant("gemv_workgroup", "one row; sums meet in workgroup memory", _gemv_unmet),
+    Variant("tiled", "many rows share each tile of weights in workgroup memory", _tiled_unmet),
+)
+
+
+def choose(op: Op, context: KernelContext) -> Decision:
+    """The variant for a matmul or lm_head op."""
+    return select(VARIANTS, _request(op, context), context.preferences)
+
+
+def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Dispatch, ...]:
+    """One dispatch for each part of the weight."""
+    weight = context.weights[op.weights[0]]
+    request = _request(op, context)
+    make = _tiled if decision.variant == "tiled" else _gemv
+    return tuple(make(op, decision, context, request, weight, index) for index in range(len(weight.parts)))
+
+
+def _request(op: Op, context: KernelContext) -> MatmulRequest:
+    matmul = _attributes(op)
+    gated, norm = matmul.activation is not None, matmul.norm_eps is not None
+    return MatmulRequest(op.output.rows, op.weights[0].columns, gated, norm, context.caps)
+
+
+def _attributes(op: Op) -> Matmul:
+    assert isinstance(op.attributes, Matmul)
+    return op.attributes
+
+
+def _tile(request: MatmulRequest) -> Tile | None:
+    fitting = (
+        tile
+        for tile in TILES
+        if tile.rows <= request.rows
+        and tile.storage(request.gated, request.norm) <= request.caps.max_workgroup_storage
+    )
+    return next(fitting, None)
+
+
+def _shared_constants(op: Op, weight: DeviceWeight, part: WeightPart) -> dict[str, Constant]:
+    matmul = _attributes(op)
+    gated = matmul.activation is not None
+    return {
+        **weight.constants(),
+        "PLANES": len(weight.planes),
+        "X_TYPE": op.inputs[0].dtype,
+        "Y_TYPE": op.output.dtype,
+        "NORM": matmul.norm_eps is not None,
+        "NORM_EPS": matmul.norm_eps or 0.0,
+        "RESIDUAL": matmul.residual,
+        "GATED": gated,
+        "ACTIVATION": matmul.activation or "",
+        "OUT_ROWS": part.rows // 2 if gated else part.rows,
+        "FIRST_ROW": part.first_row // 2 if gated else part.first_row,
+    }
+
+
+def _gemv(
+    op: Op, decision: Decision, context: KernelContext, request: MatmulRequest, weight: DeviceWeight, index: int
+) -> Dispatch:
+    subgroup = decision.variant == "gemv_subgroup"
+    lanes = min(context.caps.subgroup_size, 32) if subgroup else WORKGROUP_LANES
+    lane_groups = min(GEMV_INVOCATIONS, context.caps.max_invocations) // lanes
+    constants = _shared_constants(op, weight, weight.parts[index])
+    out_rows = int(constants["OUT_ROWS"])
+    # Rows that share their reads of x; fewer where there would not be enough workgroups to fill a device.
+    rows = 2 if out_rows >= 1024 and not request.gated else 1
+    constants |= {
+        "LANES": lanes,
+        "LANE_GROUPS": lane_groups,
+        "ROWS": rows,
+        "REDUCE": "subgroup" if subgroup else "workgroup",
+    }
+    workgroups = -(-out_rows // (rows * lane_groups))
+    bindings = (*weight.bindings(index), *_operands(op, context), tensor(op.output))
+    return Dispatch("matmul/gemv.wgsl", constants, bindings, grid_for(workgroups, context.caps))
+
+
+def _tiled(
+    op: Op, decision: Decision, context: KernelContext, request: MatmulRequest, weight: DeviceWeight, index: int
+) -> Dispatch:
+    tile = _tile(request)
+    assert tile is not None
+    constants = _shared_constants(op, weight, weight.parts[index])
+    constants |= {
+        "TILE_ROWS": tile.rows,
+        "TILE_COLUMNS": tile.columns,
+        "THREAD_ROWS": tile.thread_rows,
+        "THREAD_COLUMNS": tile.thread_columns,
+        "TILE_K": tile.k,
+        "Y_COLUMNS": op.output.columns,
+    }
+    bindings = (*weight.bindings(index), *_operands(op, context), tensor(op.output), STATE)
+    grid = (-(-int(constants["OUT_ROWS"]) // tile.columns), -(-request.rows // tile.rows), 1)
+    return Dispatch("matmul/tiled.wgsl", constants, bindings, grid)
+
+
+def _operands(op: Op, context: KernelContext) -> tuple:
+    """x [, norm weight] [, residual], in the order of the shaders' bindings."""
+    norms = tuple(context.weights[ref].bindings(0)[0] for ref in op.weights[1:])
+    return (tensor(op.inputs[0]), *norms, *(tensor(extra) for extra in op.inputs[1:]))

@@ -1,0 +1,106 @@
+// One-row matmul: y = f(x) @ W.T, with an optional RMS norm of x, gated activation, and residual add.
+//
+// Bindings: planes of W (weights.wgsl); x (COLUMNS) ${X_TYPE}; [norm weight (COLUMNS) f32]; [residual ${Y_TYPE}];
+//           y ${Y_TYPE}, where this part of W fills OUT_ROWS elements from FIRST_ROW on.
+// Grid: ceil(OUT_ROWS / (ROWS * LANE_GROUPS)) workgroups, folded over x and y.
+// LANES invocations share ROWS rows of W; each reads every LANES-th unit of 8 columns. With GATED, W holds
+// OUT_ROWS gate rows, then as many up rows. REDUCE is "subgroup" (shuffles) or "workgroup" (shared memory).
+// Accumulates in f32.
+
+//% if "f16" in (X_TYPE, Y_TYPE)
+enable f16;
+//% endif
+//% include "weights.wgsl"
+//% if GATED
+//% include "activation.wgsl"
+//% endif
+
+//% set at = namespace(next=PLANES)
+@group(0) @binding(${at.next}) var<storage, read> x: array<vec4<${X_TYPE}>>;
+//% if NORM
+//% set at.next = at.next + 1
+@group(0) @binding(${at.next}) var<storage, read> norm: array<vec4<f32>>;
+//% endif
+//% if RESIDUAL
+//% set at.next = at.next + 1
+@group(0) @binding(${at.next}) var<storage, read> residual: array<${Y_TYPE}>;
+//% endif
+@group(0) @binding(${at.next + 1}) var<storage, read_write> y: array<${Y_TYPE}>;
+
+const LANES: u32 = ${LANES}u;
+const LANE_GROUPS: u32 = ${LANE_GROUPS}u;
+const ROWS: u32 = ${ROWS}u;
+const OUT_ROWS: u32 = ${OUT_ROWS}u;
+const FIRST_ROW: u32 = ${FIRST_ROW}u;
+//% set sums = ROWS * (2 if GATED else 1) + (1 if NORM else 0)
+// Sums a lane keeps: one a row, then one a row of up, then the sum of squares.
+const SUMS: u32 = ${sums}u;
+
+//% if REDUCE == "workgroup"
+var<workgroup> shared_sums: array<f32, ${LANES * LANE_GROUPS}>;
+
+fn reduce(value: f32, index: u32) -> f32 {
+  workgroupBarrier();
+  shared_sums[index] = value;
+  for (var half = LANES / 2u; half > 0u; half /= 2u) {
+    workgroupBarrier();
+    if (index % LANES < half) { shared_sums[index] += shared_sums[index + half]; }
+  }
+  workgroupBarrier();
+  return shared_sums[index - index % LANES];
+}
+//% else
+fn reduce(value: f32, index: u32) -> f32 {
+  var sum = value;
+  for (var offset = 1u; offset < LANES; offset *= 2u) { sum += subgroupShuffleXor(sum, offset); }
+  return sum;
+}
+//% endif
+
+@compute @workgroup_size(${LANES * LANE_GROUPS})
+fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) count: vec3<u32>,
+        @builtin(local_invocation_index) index: u32) {
+  let lane = index % LANES;
+  let first = ((workgroup.x + workgroup.y * count.x) * LANE_GROUPS + index / LANES) * ROWS;
+  var sums: array<f32, SUMS>;
+  for (var unit = lane; unit < UNITS; unit += LANES) {
+    var a = vec4<f32>(x[2u * unit]);
+    var b = vec4<f32>(x[2u * unit + 1u]);
+//% if NORM
+    sums[SUMS - 1u] += dot(a, a) + dot(b, b);
+    a *= norm[2u * unit];
+    b *= norm[2u * unit + 1u];
+//% endif
+    let ab = a + b;
+    let total = ab.x + ab.y + ab.z + ab.w;
+//% for r in range(ROWS)
+    sums[${r}] += weights_dot(min(first + ${r}u, OUT_ROWS - 1u), unit, a, b, total);
+//% if GATED
+    sums[${ROWS + r}] += weights_dot(min(first + ${r}u, OUT_ROWS - 1u) + OUT_ROWS, unit, a, b, total);
+//% endif
+//% endfor
+  }
+//% for s in range(sums)
+  sums[${s}] = reduce(sums[${s}], index);
+//% endfor
+//% if NORM
+  let scale = inverseSqrt(sums[SUMS - 1u] / f32(COLUMNS) + ${NORM_EPS});
+//% else
+  let scale = 1.0;
+//% endif
+  if (lane != 0u) { return; }
+//% for r in range(ROWS)
+  if (first + ${r}u < OUT_ROWS) {
+//% if GATED
+    var value = activate(sums[${r}] * scale) * (sums[${ROWS + r}] * scale);
+//% else
+    var value = sums[${r}] * scale;
+//% endif
+    let out = FIRST_ROW + first + ${r}u;
+//% if RESIDUAL
+    value += f32(residual[out]);
+//% endif
+    y[out] = ${Y_TYPE}(value);
+  }
+//% endfor
+}

@@ -1,0 +1,94 @@
+"""Run kernels on small arrays: fresh random inputs in, poisoned outputs out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import wgpu
+
+from inference.formats.planar import PlanarTensor
+from inference.gpu.device import DeviceCaps, choose_adapter, describe_caps, open_device
+from inference.gpu.pipelines import PipelineCache
+from inference.gpu.probes import probe_subgroups
+from inference.kernels.dispatch import Binding, DeviceWeight, Dispatch, WeightPart
+
+POISON = np.uint32(0x7FC0DEAD)  # a NaN in f32, and in both halves' worth of f16
+
+
+@dataclass
+class Gpu:
+    """A device for tests with its compiled kernels."""
+
+    device: Any
+    caps: DeviceCaps
+    pipelines: PipelineCache
+
+
+def open_gpu() -> Gpu:
+    adapter, _ = choose_adapter()
+    device = open_device(adapter)
+    size, reason = probe_subgroups(device)
+    return Gpu(device, describe_caps(adapter, device, size, reason), PipelineCache(device))
+
+
+def run(
+    gpu: Gpu,
+    dispatches: Sequence[Dispatch],
+    inputs: Mapping[Binding, np.ndarray],
+    outputs: Mapping[Binding, tuple[tuple[int, ...], Any]],
+) -> dict[Binding, np.ndarray]:
+    """Run `dispatches`; `outputs` maps each output binding to (shape, dtype). Outputs are poisoned before.
+
+    A binding in both is uploaded and read back (a cache that is appended to).
+    """
+    usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+    buffers: dict[Binding, Any] = {}
+    for binding, (shape, dtype) in outputs.items():
+        words = -(-int(np.prod(shape)) * np.dtype(dtype).itemsize // 4)
+        data = np.full(max(words, 4), POISON, np.uint32)
+        if binding in inputs:
+            raw = np.ascontiguousarray(inputs[binding], dtype).reshape(-1).view(np.uint8)
+            data.view(np.uint8)[: raw.size] = raw
+        buffers[binding] = gpu.device.create_buffer_with_data(data=data, usage=usage)
+    for binding, array in inputs.items():
+        if binding not in buffers:
+            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            padded = np.zeros(max(16, -(-raw.size // 4) * 4), np.uint8)
+            padded[: raw.size] = raw
+            buffers[binding] = gpu.device.create_buffer_with_data(data=padded, usage=usage)
+    encoder = gpu.device.create_command_encoder()
+    compute_pass = encoder.begin_compute_pass()
+    for dispatch in dispatches:
+        pipeline = gpu.pipelines.get(dispatch.shader, dispatch.constants)
+        entries = [
+            {"binding": index, "resource": {"buffer": buffers[binding]}}
+            for index, binding in enumerate(dispatch.bindings)
+        ]
+        group = gpu.device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
+        compute_pass.set_pipeline(pipeline)
+        compute_pass.set_bind_group(0, group)
+        compute_pass.dispatch_workgroups(*dispatch.grid)
+    compute_pass.end()
+    gpu.device.queue.submit([encoder.finish()])
+    results = {}
+    for binding, (shape, dtype) in outputs.items():
+        raw = np.frombuffer(gpu.device.queue.read_buffer(buffers[binding]), np.uint8)
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        results[binding] = raw[:size].view(dtype).reshape(shape)
+    return results
+
+
+def place_weight(name: str, tensor: PlanarTensor, split: int = 1) -> tuple[DeviceWeight, dict[Binding, np.ndarray]]:
+    """A weight in `split` parts of equal rows, with the arrays of its bindings."""
+    rows = tensor.rows // split
+    parts = tuple(WeightPart(index * rows, rows) for index in range(split))
+    weight = DeviceWeight(name, tensor.format, tensor.columns, parts)
+    arrays: dict[Binding, np.ndarray] = {}
+    for index, part in enumerate(parts):
+        piece = tensor.slice_rows(part.first_row, part.first_row + part.rows)
+        for binding, plane in zip(weight.bindings(index), weight.planes, strict=True):
+            arrays[binding] = piece.planes[plane]
+    return weight, arrays

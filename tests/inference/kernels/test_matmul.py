@@ -1,0 +1,145 @@
+"""Matmul kernels against NumPy: every format, every variant, every fused piece, odd sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gguf.quants import quantize  # type: ignore[attr-defined]
+from gguf import GGMLQuantizationType
+
+from inference.cpu import ops as cpu
+from inference.formats.planar import PlanarTensor, from_dense, from_ggml
+from inference.kernels import matmul
+from inference.kernels.base import KernelPreference
+from inference.kernels.dispatch import STATE, KernelContext, tensor
+from inference.plan.ops import Matmul, Op, TensorRef, WeightRef
+from tests.inference.kernels.harness import Gpu, place_weight, run
+
+pytestmark = pytest.mark.gpu
+
+SIMPLE_FORMATS = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
+SUPER_FORMATS = ["Q4_K", "Q5_K", "Q6_K"]
+
+
+def make_weight(ggml_type: str, rows: int, columns: int, rng: np.random.Generator) -> PlanarTensor:
+    values = rng.standard_normal((rows, columns)).astype(np.float32)
+    if ggml_type == "F32":
+        return from_dense(values)
+    if ggml_type in SUPER_FORMATS:
+        # gguf-py cannot quantise to these: random codes with sane scales are as good for arithmetic.
+        blocks = rows * columns // 256
+        size = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}[ggml_type]
+        raw = rng.integers(0, 256, (blocks, size), dtype=np.uint8)
+        scales = rng.uniform(0.001, 0.01, (blocks, 2)).astype(np.float16).view(np.uint8).reshape(blocks, 4)
+        if ggml_type == "Q6_K":
+            raw[:, 208:210] = scales[:, :2]
+        else:
+            raw[:, :4] = scales
+        return from_ggml(ggml_type, raw.reshape(-1), rows, columns)
+    raw = quantize(values, GGMLQuantizationType[ggml_type]).view(np.uint8)
+    return from_ggml(ggml_type, raw.reshape(-1), rows, columns)
+
+
+def check(
+    gpu: Gpu,
+    weight: PlanarTensor,
+    attributes: Matmul,
+    variant: str,
+    rows: int,
+    max_rows: int,
+    dtype: str = "f32",
+    split: int = 1,
+    seed: int = 0,
+) -> None:
+    rng = np.random.default_rng(seed)
+    numpy_dtype = {"f32": np.float32, "f16": np.float16}[dtype]
+    x = rng.standard_normal((max_rows, weight.columns)).astype(numpy_dtype)
+    norm = rng.uniform(0.5, 1.5, (1, weight.columns)).astype(np.float32)
+    out_columns = weight.rows // 2 if attributes.activation else weight.rows
+    residual = rng.standard_normal((max_rows, out_columns)).astype(numpy_dtype)
+
+    x_ref = TensorRef("x", max_rows, weight.columns, dtype)  # type: ignore[arg-type]
+    residual_ref = TensorRef("residual", max_rows, out_columns, dtype)  # type: ignore[arg-type]
+    y_ref = TensorRef("y", max_rows, out_columns, dtype)  # type: ignore[arg-type]
+    weight_ref = WeightRef(("w",), weight.rows, weight.columns)
+    norm_ref = WeightRef(("norm",), 1, weight.columns)
+    placed, arrays = place_weight("w", weight, split)
+    placed_norm, norm_arrays = place_weight("norm", from_dense(norm))
+    op = Op(
+        "matmul", "test", 0, (x_ref, residual_ref) if attributes.residual else (x_ref,), y_ref, attributes,
+        (weight_ref, norm_ref) if attributes.norm_eps is not None else (weight_ref,),
+    )  # fmt: skip
+    context = KernelContext(
+        gpu.caps, max_rows, "f32", 1, {weight_ref: placed, norm_ref: placed_norm}, (KernelPreference(variant, True),)
+    )
+    decision = matmul.choose(op, context)
+    assert decision.variant == variant
+    dispatches = matmul.dispatches(op, decision, context)
+    used = {binding for dispatch in dispatches for binding in dispatch.bindings}
+    inputs = {tensor(x_ref): x, tensor(residual_ref): residual, STATE: np.array([0, rows], np.uint32)}
+    inputs |= arrays | norm_arrays
+    found = run(
+        gpu,
+        dispatches,
+        {binding: array for binding, array in inputs.items() if binding in used},
+        {tensor(y_ref): ((max_rows, out_columns), numpy_dtype)},
+    )[tensor(y_ref)][:rows].astype(np.float32)
+
+    wide = x[:rows].astype(np.float32)
+    if attributes.norm_eps is not None:
+        wide = cpu.rmsnorm(wide, norm[0], attributes.norm_eps)
+    expected = wide @ weight.dequantize().T
+    if attributes.activation:
+        gate, up = np.split(expected, 2, axis=1)
+        expected = cpu.activate(gate, attributes.activation) * up
+    if attributes.residual:
+        expected = expected + residual[:rows].astype(np.float32)
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    assert error < (2e-6 if dtype == "f32" else 1e-3), f"relative error {error}"
+
+
+def gemv_variants(gpu: Gpu) -> list[str]:
+    return ["gemv_subgroup", "gemv_workgroup"] if gpu.caps.subgroup_size else ["gemv_workgroup"]
+
+
+@pytest.mark.parametrize("ggml_type", SIMPLE_FORMATS + SUPER_FORMATS)
+def test_every_format(gpu: Gpu, ggml_type: str) -> None:
+    columns = 512 if ggml_type in SUPER_FORMATS else 160
+    weight = make_weight(ggml_type, 37, columns, np.random.default_rng(1))
+    for variant in gemv_variants(gpu):
+        check(gpu, weight, Matmul(), variant, rows=1, max_rows=1)
+    check(gpu, weight, Matmul(), "tiled", rows=11, max_rows=16)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        Matmul(norm_eps=1e-5),
+        Matmul(residual=True),
+        Matmul(norm_eps=1e-6, activation="silu"),
+        Matmul(norm_eps=1e-6, activation="gelu_tanh", residual=True),
+    ],
+)
+def test_every_fused_piece(gpu: Gpu, attributes: Matmul, dtype: str) -> None:
+    if dtype == "f16" and not gpu.caps.f16:
+        pytest.skip("the adapter has no f16")
+    weight = make_weight("Q4_1", 90, 96, np.random.default_rng(2))
+    for variant in gemv_variants(gpu):
+        check(gpu, weight, attributes, variant, rows=1, max_rows=1, dtype=dtype)
+    check(gpu, weight, attributes, "tiled", rows=70, max_rows=128, dtype=dtype)
+
+
+def test_parts_fill_their_own_columns(gpu: Gpu) -> None:
+    weight = make_weight("Q8_0", 1200, 64, np.random.default_rng(3))
+    for variant in gemv_variants(gpu):
+        check(gpu, weight, Matmul(), variant, rows=1, max_rows=1, split=3)
+    check(gpu, weight, Matmul(residual=True), "tiled", rows=33, max_rows=64, split=3)
+
+
+def test_small_workgroup_memory_takes_a_smaller_tile(gpu: Gpu) -> None:
+    small = replace(gpu, caps=replace(gpu.caps, max_workgroup_storage=16384))
+    weight = make_weight("Q4_0", 128, 64, np.random.default_rng(4))
+    check(small, weight, Matmul(norm_eps=1e-5, activation="silu"), "tiled", rows=64, max_rows=64)
