@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 DATA = Path(__file__).parent / "data"
-MODELS = Path(os.environ.get("GLASSCHAT_TEST_MODELS", "~/.cache/glasschat-tests")).expanduser()
+MODELS = Path(os.environ.get("GLASSCHAT_TEST_MODELS") or "~/.cache/glasschat-tests").expanduser()
 
 
 def _real_model(file: str) -> Path:
     path = MODELS / file
     if not path.is_file():
-        pytest.fail(f"{path} is missing; fetch it with: python tools/fetch_test_models.py {MODELS}", pytrace=False)
+        pytest.fail(f"{path} is missing; fetch it with: python tools/fetch_test_models.py", pytrace=False)
     return path
 
 

