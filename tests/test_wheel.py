@@ -1,0 +1,95 @@
+"""The wheel, installed away from the source tree, has all its files and runs."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+PACKAGES = ("app", "assets", "inference", "shaders")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(
+    scope="module",
+    params=["borrowed dependencies", pytest.param("own dependencies", marks=pytest.mark.slow)],
+)
+def environment(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new virtual environment with the wheel; returns its scripts' folder.
+
+    The dependencies come from the environment that runs the tests, by a path file, or are installed anew.
+    """
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = folder / "bin" / "python"
+    install = [*PIP, "--python", str(python), "install"]
+    if request.param == "own dependencies":
+        subprocess.run([*install, str(wheel)], check=True)
+    else:
+        subprocess.run([*install, "--no-deps", "--no-index", str(wheel)], check=True)
+        site_packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
+        # A path in a .pth file brings packages, but not that folder's own .pth files, so not the source tree.
+        (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return python.parent
+
+
+def run(scripts: Path, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the environment in an empty folder with an empty home."""
+    home = folder / "home"
+    home.mkdir()
+    kept = {name: os.environ[name] for name in ("PATH", "XDG_RUNTIME_DIR") if name in os.environ}
+    return subprocess.run(
+        [str(scripts / command[0]), *command[1:]],
+        cwd=folder,
+        env={**kept, "HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_wheel_holds_every_file_of_its_packages(wheel: Path) -> None:
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    kinds = (".py", ".toml", ".tcss", ".wgsl")
+    files = [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*")]
+    assert {file.as_posix() for file in files if file.suffix in kinds} <= packed
+    assert {name.partition("/")[0] for name in packed if not name.startswith("glasschat-")} == set(PACKAGES)
+
+
+def test_it_runs_from_its_own_files(environment: Path, tmp_path: Path) -> None:
+    code = "import app, inference; print(app.__file__, inference.__file__)"
+    done = run(environment, tmp_path, "python", "-c", code)
+    assert done.stdout.count(str(environment.parent)) == 2, done.stdout + done.stderr
+
+
+def test_doctor(environment: Path, tmp_path: Path) -> None:
+    done = run(environment, tmp_path, "chat", "doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
+
+
+def test_ask(environment: Path, tmp_path: Path, tiny, golden) -> None:
+    family = tiny("llama")
+    greedy = json.loads((family / "golden.json").read_text(encoding="utf-8"))["greedy"]["a"]
+    options = ["--raw", "--json", "--device", "cpu", "--temperature", "0", "--max-tokens", "4"]
+    model = str(family / "gguf" / "model-f16.gguf")
+    done = run(environment, tmp_path, "chat", "ask", greedy["text"], "-m", model, *options)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["prompt_tokens"] == greedy["prompt"]
+    assert answer["output_tokens"] == greedy["tokens"][:4]
+    assert (answer["device"], answer["finish_reason"]) == ("cpu", "length")
