@@ -1,10 +1,9 @@
-"""The wheel, installed away from the source tree, has all its files and runs."""
+"""The wheel, installed in an empty environment, has all its files and runs."""
 
 import json
 import os
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -24,27 +23,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.fixture(
-    scope="module",
-    params=["borrowed dependencies", pytest.param("own dependencies", marks=pytest.mark.slow)],
-)
-def environment(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new virtual environment with the wheel; returns its scripts' folder.
-
-    The dependencies come from the environment that runs the tests, by a path file, or are installed anew.
-    """
+@pytest.fixture(scope="module")
+def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripts' folder of a new virtual environment that has the wheel and what it depends on, freshly installed."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    python = folder / "bin" / "python"
-    install = [*PIP, "--python", str(python), "install"]
-    if request.param == "own dependencies":
-        subprocess.run([*install, str(wheel)], check=True)
-    else:
-        subprocess.run([*install, "--no-deps", "--no-index", str(wheel)], check=True)
-        site_packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
-        # A path in a .pth file brings packages, but not that folder's own .pth files, so not the source tree.
-        (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    return python.parent
+    subprocess.run([*PIP, "--python", str(folder / "bin" / "python"), "install", str(wheel)], check=True)
+    return folder / "bin"
 
 
 def run(scripts: Path, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
@@ -70,24 +55,24 @@ def test_the_wheel_holds_every_file_of_its_packages(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in packed if not name.startswith("glasschat-")} == set(PACKAGES)
 
 
-def test_it_runs_from_its_own_files(environment: Path, tmp_path: Path) -> None:
+def test_it_runs_from_its_own_files(scripts: Path, tmp_path: Path) -> None:
     code = "import app, inference; print(app.__file__, inference.__file__)"
-    done = run(environment, tmp_path, "python", "-c", code)
-    assert done.stdout.count(str(environment.parent)) == 2, done.stdout + done.stderr
+    done = run(scripts, tmp_path, "python", "-c", code)
+    assert done.stdout.count(str(scripts.parent)) == 2, done.stdout + done.stderr
 
 
-def test_doctor(environment: Path, tmp_path: Path) -> None:
-    done = run(environment, tmp_path, "chat", "doctor", "--json")
+def test_doctor(scripts: Path, tmp_path: Path) -> None:
+    done = run(scripts, tmp_path, "chat", "doctor", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)
 
 
-def test_ask(environment: Path, tmp_path: Path, tiny, golden) -> None:
+def test_ask(scripts: Path, tmp_path: Path, tiny, golden) -> None:
     family = tiny("llama")
     greedy = json.loads((family / "golden.json").read_text(encoding="utf-8"))["greedy"]["a"]
     options = ["--raw", "--json", "--device", "cpu", "--temperature", "0", "--max-tokens", "4"]
     model = str(family / "gguf" / "model-f16.gguf")
-    done = run(environment, tmp_path, "chat", "ask", greedy["text"], "-m", model, *options)
+    done = run(scripts, tmp_path, "chat", "ask", greedy["text"], "-m", model, *options)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["prompt_tokens"] == greedy["prompt"]
