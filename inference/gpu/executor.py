@@ -1,0 +1,257 @@
+"""The WebGPU executor: runs prebuilt programs of the plan, samples on the GPU, feeds tokens back there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+
+from inference.errors import DeviceUnavailable
+from inference.events import MemoryStats
+from inference.executor import SampleRequest, StepCost, host_stream
+from inference.gpu.buffers import BufferPool
+from inference.gpu.device import RAISED_LIMITS, AdapterReport, describe_caps, open_device
+from inference.gpu.encoder import PassEncoder, Prepared
+from inference.gpu.pipelines import PipelineCache
+from inference.gpu.probes import probe_subgroups
+from inference.gpu.program import Program, decide, make_program, make_scratch
+from inference.gpu.queue import StepQueue, run_once
+from inference.gpu.weights import DeviceWeights, device_formats
+from inference.host_memory import peak_resident_bytes
+from inference.kernels.base import KernelPreference
+from inference.kernels.dispatch import Binding, KernelContext
+from inference.kernels.sample import RESULT_WORDS, SETTINGS_WORDS, pack_settings, unpack_result
+from inference.kv.contiguous_gpu import GpuContiguousCache
+from inference.models.config import ModelConfig, RopeConfig
+from inference.plan.build import build
+from inference.plan.explain import PlanRow, explain
+from inference.plan.fuse import fuse
+from inference.plan.ops import DType, Logits, Plan
+from inference.rope import rope_table
+from inference.sampling import Sampled
+from inference.weights import WeightStore
+
+ROW_BUCKETS = (1, 8, 64, 256)
+"""A step runs the program of the smallest bucket that holds its rows; rows beyond them leave early."""
+
+KV_BUCKETS = (256, 1024, 4096, 16384, 65536, 2**31)
+"""Decode programs are made for the smallest bucket that holds kv_len: what splits the KV range depends on it."""
+
+# Tokens in flight: enough that the GPU never waits for Python. On a software adapter a step takes a second and
+# what is computed past a stop is lost, so only one.
+DEPTH = 4
+SOFTWARE_DEPTH = 1
+
+PlanKey = tuple[int, Logits, bool]
+
+
+class WebGpuExecutor:
+    """One model on one WebGPU device. `kv_dtype` is that of the cache, `dtype` that of all other activations."""
+
+    device: Literal["webgpu"] = "webgpu"
+    chunk = ROW_BUCKETS[-1]
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        store: WeightStore,
+        adapter: Any,
+        report: AdapterReport,
+        dtype: DType = "f32",
+        kv_dtype: DType = "f32",
+        preferences: Sequence[KernelPreference] = (),
+        memory_limit: int | None = None,
+        raw_encoding: bool = True,
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.kv_dtype = kv_dtype
+        self.adapter = f"{report.name} ({report.backend})"
+        self._gpu = open_device(adapter)
+        self.caps = describe_caps(adapter, self._gpu, *probe_subgroups(self._gpu))
+        if "f16" in (dtype, kv_dtype) and not self.caps.f16:
+            raise DeviceUnavailable(f"{report.name} has no 16-bit floats (shader-f16); use --dtype f32")
+        store.check(build(config, 1, "last"))
+        self._store = store
+        self._preferences = tuple(preferences)
+        self._pool = BufferPool(self._gpu, self.caps.max_buffer, memory_limit)
+        self._pipelines = PipelineCache(self._gpu)
+        self._encoder = PassEncoder(raw_encoding)
+        self._weights = DeviceWeights(store, self._pool, self.caps.max_binding)
+        self._plans: dict[PlanKey, Plan] = {}
+        self._scratch: dict[PlanKey, dict[Binding, Any]] = {}
+        self._rope: dict[RopeConfig, tuple[int, Any]] = {}
+        self._shared = self._make_shared_buffers()
+        depth = SOFTWARE_DEPTH if self.caps.software else DEPTH
+        self._queue = StepQueue(self._gpu, self._pool, self._encoder, self._shared[Binding("result")], depth)
+        self._dispatches_per_step = 0
+
+    def load(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Upload the weights; `progress` hears (weights done, weights in all). Raises DoesNotFit."""
+        self._weights.upload(self.plan(1, "last"), progress)
+
+    def new_cache(self, context: int) -> GpuContiguousCache:
+        return GpuContiguousCache(self.config, context, self.kv_dtype, self._gpu, self._pool)
+
+    def plan(self, rows: int, logits: Logits, sampled: bool = False) -> Plan:
+        """The fused plan for a bucket of rows, made once."""
+        key = (rows, logits, sampled)
+        if key not in self._plans:
+            plan = build(self.config, rows, logits, sampled, self.dtype, self.kv_dtype)
+            self._plans[key] = fuse(plan, self._store.formats)
+        return self._plans[key]
+
+    def forward(self, cache: GpuContiguousCache, ids: Sequence[int], logits: Logits) -> np.ndarray | None:
+        cache.ensure(cache.length + len(ids))
+        self._write_step(cache.length, ids)
+        program, prepared = self._program(cache, len(ids), logits, sampled=False)
+        run_once(self._gpu, self._encoder, prepared)
+        cache.length += len(ids)
+        if logits == "none":
+            return None
+        output = self._scratch[_key(program.plan, False)][Binding("tensor", program.plan.ops[-1].output.name)]
+        rows = 1 if logits == "last" else len(ids)
+        size = rows * self.config.vocab_size * 4
+        values = np.frombuffer(self._gpu.queue.read_buffer(output, 0, size), np.float32)
+        return values if logits == "last" else values.reshape(rows, -1)
+
+    def stream(self, cache: GpuContiguousCache, ids: Sequence[int], request: SampleRequest) -> Iterator[Sampled]:
+        if request.sampling.host_reason is not None:
+            yield from host_stream(self, cache, ids, request, self.config.vocab_size)
+            return
+        self._write_request(request)
+        cache.ensure(cache.length + len(ids))
+        self._write_step(cache.length, ids)
+        self._submit(cache, len(ids))
+        self._queue.reset_cost()
+        try:
+            with _short_switch_interval():
+                while len(self._queue):
+                    while not self._queue.full and cache.length < cache.context:
+                        cache.ensure(cache.length + 1)
+                        self._submit(cache, 1)
+                    yield unpack_result(self._queue.next_result())
+        finally:
+            self._queue.drain()
+
+    def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
+        plan = self.plan(1 if phase == "decode" else self.chunk, "last", sampled=True)
+        decisions, dispatches = decide(plan, self._context(plan, KV_BUCKETS[1]))
+        formats = device_formats(self._store, plan)
+        return explain(plan, decisions, "webgpu", formats, [len(group) for group in dispatches])
+
+    def memory(self) -> MemoryStats:
+        held = self._pool.bytes
+        limits = self._gpu.limits
+        return MemoryStats(
+            device=self.adapter,
+            weights_by_format=dict(self._weights.bytes_by_format),
+            weights_bytes=held["weights"],
+            kv_bytes=held["kv"],
+            scratch_bytes=held["scratch"],
+            staging_bytes=held["staging"],
+            peak_bytes=self._pool.peak,
+            host_peak_bytes=peak_resident_bytes(),
+            limits={name: limits[name] for name in RAISED_LIMITS},
+        )
+
+    def step_cost(self) -> StepCost:
+        steps = max(1, self._queue.steps)
+        return StepCost(
+            dispatches=self._dispatches_per_step,
+            encode_us=self._queue.encode_s / steps * 1e6,
+            submit_us=self._queue.submit_s / steps * 1e6,
+            wait_us=self._queue.wait_s / steps * 1e6,
+        )
+
+    def close(self) -> None:
+        self._queue.drain()
+        self._pool.destroy_all()
+        self._gpu.destroy()
+
+    def _submit(self, cache: GpuContiguousCache, rows: int) -> None:
+        program, prepared = self._program(cache, rows, "last", sampled=True)
+        self._queue.submit(prepared)
+        cache.length += rows
+        if rows == 1:
+            self._dispatches_per_step = len(program.dispatches)
+
+    def _program(
+        self, cache: GpuContiguousCache, rows: int, logits: Logits, sampled: bool
+    ) -> tuple[Program, Prepared]:
+        """The program for a step of `rows` that begins at the cache's length, bound to the cache's buffers."""
+        row_bucket = next(bucket for bucket in ROW_BUCKETS if rows <= bucket)
+        kv_bucket = next(bucket for bucket in KV_BUCKETS if cache.length + rows <= bucket)
+        key = (row_bucket, kv_bucket, logits, sampled)
+        if key not in cache.programs:
+            plan = self.plan(row_bucket, logits, sampled)
+            buffers = self._weights.buffers | self._shared | self._scratch_for(plan, sampled)
+            buffers |= cache.buffers | self._rope_tables(cache.capacity)
+            program = make_program(plan, self._context(plan, kv_bucket), buffers, self._gpu, self._pipelines)
+            cache.programs[key] = (program, self._encoder.prepare(program.dispatches))
+        return cache.programs[key]
+
+    def _context(self, plan: Plan, kv_bucket: int) -> KernelContext:
+        return KernelContext(
+            self.caps, plan.rows, self.kv_dtype, kv_bucket, self._weights.placed, self._preferences
+        )
+
+    def _scratch_for(self, plan: Plan, sampled: bool) -> dict[Binding, Any]:
+        key = _key(plan, sampled)
+        if key not in self._scratch:
+            self._scratch[key] = make_scratch(plan, self._context(plan, KV_BUCKETS[-1]), self._pool)
+        return self._scratch[key]
+
+    def _rope_tables(self, capacity: int) -> dict[Binding, Any]:
+        """The table of each layer's rope for `capacity` positions, by layer."""
+        tables = {}
+        for layer, layer_config in enumerate(self.config.layers):
+            rope = layer_config.rope
+            held = self._rope.get(rope)
+            if held is None or held[0] < capacity:
+                table = rope_table(rope, 0, capacity)
+                buffer = self._pool.create("scratch", table.nbytes, "rope table")
+                self._pool.upload(buffer, table)
+                self._rope[rope] = (capacity, buffer)
+            tables[Binding("rope", str(layer))] = self._rope[rope][1]
+        return tables
+
+    def _make_shared_buffers(self) -> dict[Binding, Any]:
+        sizes = {
+            Binding("state"): 16,
+            Binding("tokens"): self.chunk * 4,
+            Binding("sampling"): SETTINGS_WORDS * 4,
+            Binding("counts"): self.config.vocab_size * 4,
+            Binding("result"): RESULT_WORDS * 4,
+        }
+        return {binding: self._pool.create("scratch", size, binding.space) for binding, size in sizes.items()}
+
+    def _write_step(self, position: int, ids: Sequence[int]) -> None:
+        """Set the step's position, rows and tokens. Only with nothing in flight: a step's own end sets the next one's."""
+        write = self._gpu.queue.write_buffer
+        write(self._shared[Binding("state")], 0, np.array([position, len(ids)], np.uint32))
+        write(self._shared[Binding("tokens")], 0, np.asarray(ids, np.uint32))
+
+    def _write_request(self, request: SampleRequest) -> None:
+        self._gpu.queue.write_buffer(self._shared[Binding("sampling")], 0, pack_settings(request.sampling, request.seed))
+        if request.sampling.has_penalties:
+            counts = np.bincount(np.asarray(request.context_ids, np.int64), minlength=self.config.vocab_size)
+            self._gpu.queue.write_buffer(self._shared[Binding("counts")], 0, counts.astype(np.uint32))
+
+
+def _key(plan: Plan, sampled: bool) -> PlanKey:
+    return plan.rows, plan.logits, sampled
+
+
+@contextmanager
+def _short_switch_interval() -> Iterator[None]:
+    """With the default 5 ms a busy screen takes a third of the encoder's time (design, section 3.3)."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

@@ -1,0 +1,95 @@
+"""Submitting steps and reading their results back, several in flight."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import wgpu
+
+from inference.errors import DeviceLost
+from inference.gpu.buffers import BufferPool
+from inference.gpu.encoder import PassEncoder, Prepared
+
+
+class StepQueue:
+    """Steps in flight on one device, oldest first. Each copies a small result that is mapped when it is due."""
+
+    def __init__(self, device: Any, pool: BufferPool, encoder: PassEncoder, result: Any, depth: int) -> None:
+        self.depth = depth
+        self._device = device
+        self._encoder = encoder
+        self._result = result
+        self._ring = deque(pool.create_readback(result.size, f"result {index}") for index in range(depth))
+        self._in_flight: deque[tuple[Any, Any]] = deque()
+        self.encode_s = 0.0
+        self.submit_s = 0.0
+        self.wait_s = 0.0
+        self.steps = 0
+
+    def __len__(self) -> int:
+        return len(self._in_flight)
+
+    @property
+    def full(self) -> bool:
+        return len(self._in_flight) >= self.depth
+
+    def submit(self, prepared: Prepared) -> None:
+        """Encode one step in one compute pass, submit it, and ask for its result."""
+        readback = self._ring.popleft()
+        start = time.perf_counter()
+        encoder = self._device.create_command_encoder()
+        compute_pass = encoder.begin_compute_pass()
+        self._encoder.encode(compute_pass, prepared)
+        compute_pass.end()
+        encoder.copy_buffer_to_buffer(self._result, 0, readback, 0, self._result.size)
+        encoded = time.perf_counter()
+        _guarded(lambda: self._device.queue.submit([encoder.finish()]))
+        self._in_flight.append((readback.map_async(wgpu.MapMode.READ), readback))
+        self.encode_s += encoded - start
+        self.submit_s += time.perf_counter() - encoded
+        self.steps += 1
+
+    def next_result(self) -> np.ndarray:
+        """Wait for the oldest step; its result as uint32 words."""
+        start = time.perf_counter()
+        promise, readback = self._in_flight.popleft()
+        try:
+            _guarded(promise.sync_wait)
+            words = np.frombuffer(readback.read_mapped(copy=True), np.uint32)
+            readback.unmap()
+        finally:
+            self._ring.append(readback)
+        self.wait_s += time.perf_counter() - start
+        return words
+
+    def drain(self) -> None:
+        """Wait for every step in flight and drop the results."""
+        while self._in_flight:
+            self.next_result()
+
+    def reset_cost(self) -> None:
+        """Start measuring host costs anew."""
+        self.encode_s = self.submit_s = self.wait_s = 0.0
+        self.steps = 0
+
+
+def run_once(device: Any, encoder: PassEncoder, prepared: Prepared) -> None:
+    """Encode and submit dispatches without asking for a result."""
+    command_encoder = device.create_command_encoder()
+    compute_pass = command_encoder.begin_compute_pass()
+    encoder.encode(compute_pass, prepared)
+    compute_pass.end()
+    _guarded(lambda: device.queue.submit([command_encoder.finish()]))
+
+
+def _guarded(call: Callable[[], Any]) -> Any:
+    """wgpu-py cannot report a lost device by promise: it shows as a call that fails."""
+    try:
+        return call()
+    except (wgpu.GPUError, RuntimeError) as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DeviceLost(f"the GPU stopped answering ({first_line}); load the model again or use --device cpu") from error

@@ -1,0 +1,104 @@
+"""Weights on the device: split by rows where a binding would be too large, and uploaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from inference.errors import DoesNotFit
+from inference.formats.planar import FORMATS, PlanarTensor
+from inference.gpu.buffers import BufferPool
+from inference.kernels.dispatch import Binding, DeviceWeight, WeightPart
+from inference.plan.fuse import common_format
+from inference.plan.ops import Matmul, Op, Plan, WeightRef
+from inference.weights import WeightStore
+
+# Parts start at multiples of this, so that no kernel's tile straddles two of them needlessly.
+ROW_ALIGNMENT = 64
+
+
+class DeviceWeights:
+    """Every weight of a model on one device, by WeightRef. Tied weights share their buffers."""
+
+    def __init__(self, store: WeightStore, pool: BufferPool, max_binding: int) -> None:
+        self._store = store
+        self._pool = pool
+        self._max_binding = max_binding
+        self.placed: dict[WeightRef, DeviceWeight] = {}
+        self.buffers: dict[Binding, Any] = {}
+        self.bytes_by_format: dict[str, int] = {}
+
+    def upload(self, plan: Plan, progress: Callable[[int, int], None] | None = None) -> None:
+        """Upload the weights of `plan`; `progress` hears (weights done, weights in all). Raises DoesNotFit."""
+        named = [(op, ref) for op in plan.ops for ref in op.weights]
+        for done, (op, ref) in enumerate(named):
+            self._place(ref, _gated(op, ref))
+            if progress is not None:
+                progress(done + 1, len(named))
+        self._pool.flush()
+
+    def _place(self, ref: WeightRef, gated: bool) -> None:
+        name = "+".join(self._store.tensor_names(ref))
+        tied = next((weight for weight in self.placed.values() if weight.name == name), None)
+        if tied is not None:
+            self.placed[ref] = tied
+            return
+        tensor = self._store.load(ref)
+        weight = plan_parts(name, tensor, gated, self._max_binding)
+        self.placed[ref] = weight
+        for index, part in enumerate(weight.parts):
+            piece = _piece(tensor, part, gated)
+            for binding, plane in zip(weight.bindings(index), weight.planes, strict=True):
+                data = piece[plane]
+                buffer = self._pool.create("weights", data.nbytes, binding.name)
+                self._pool.upload(buffer, data)
+                self.buffers[binding] = buffer
+        held = self.bytes_by_format.get(tensor.format.name, 0)
+        self.bytes_by_format[tensor.format.name] = held + tensor.nbytes
+
+
+def plan_parts(name: str, tensor: PlanarTensor, gated: bool, max_binding: int) -> DeviceWeight:
+    """Where the rows of a weight go. Of a gated weight (gate over up) each part holds matching rows of both.
+
+    Raises DoesNotFit where not even ROW_ALIGNMENT rows fit a binding.
+    """
+    row_bytes = max(plane.shape[1] * 4 for plane in tensor.planes.values())
+    fold = 2 if gated else 1
+    rows = tensor.rows // fold
+    if tensor.rows * row_bytes <= max_binding:
+        parts: tuple[WeightPart, ...] = (WeightPart(0, tensor.rows),)
+    else:
+        step = max_binding // (row_bytes * fold) // ROW_ALIGNMENT * ROW_ALIGNMENT
+        if step == 0:
+            raise DoesNotFit(f"{name}: rows of {row_bytes:,} bytes do not fit the device's bindings of {max_binding:,}")
+        parts = tuple(
+            WeightPart(first * fold, (min(first + step, rows) - first) * fold) for first in range(0, rows, step)
+        )
+    return DeviceWeight(name, tensor.format, tensor.columns, parts)
+
+
+def device_formats(store: WeightStore, plan: Plan) -> dict[str, str]:
+    """The format that each weight of `plan` has on the device, by canonical name: that of the weights it is stacked with."""
+    formats = dict(store.formats)
+    for op in plan.ops:
+        for ref in op.weights:
+            shared = common_format(ref.sources, store.formats)
+            assert shared in FORMATS
+            formats |= dict.fromkeys(ref.sources, shared)
+    return formats
+
+
+def _gated(op: Op, ref: WeightRef) -> bool:
+    return isinstance(op.attributes, Matmul) and op.attributes.activation is not None and ref == op.weights[0]
+
+
+def _piece(tensor: PlanarTensor, part: WeightPart, gated: bool) -> dict[str, np.ndarray]:
+    """The planes of one part; of a gated weight the matching rows of gate and up, stacked."""
+    if not gated:
+        return dict(tensor.slice_rows(part.first_row, part.first_row + part.rows).planes)
+    first, count = part.first_row // 2, part.rows // 2
+    gate = tensor.slice_rows(first, first + count).planes
+    up = tensor.slice_rows(tensor.rows // 2 + first, tensor.rows // 2 + first + count).planes
+    return {plane: np.concatenate([gate[plane], up[plane]]) for plane in gate}

@@ -1,0 +1,38 @@
+"""Which kernel file serves which kind of op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inference.kernels import attention, matmul, sample, simple
+from inference.kernels.base import Decision
+from inference.kernels.dispatch import Dispatch, KernelContext
+from inference.plan.ops import Kind, Op
+
+
+@dataclass(frozen=True)
+class KernelFile:
+    """How one kind of op is decided on and turned into dispatches."""
+
+    choose: Callable[[Op, KernelContext], Decision]
+    dispatches: Callable[[Op, Decision, KernelContext], tuple[Dispatch, ...]]
+
+
+_SIMPLE = KernelFile(simple.choose, simple.dispatches)
+_MATMUL = KernelFile(matmul.choose, matmul.dispatches)
+
+KERNELS: dict[Kind, KernelFile] = {
+    "embed": _SIMPLE,
+    "rmsnorm": _SIMPLE,
+    "kv_append": _SIMPLE,
+    "add": _SIMPLE,
+    "activation_gate": _SIMPLE,
+    "softcap": _SIMPLE,
+    "copy": _SIMPLE,
+    "rope": _SIMPLE,
+    "matmul": _MATMUL,
+    "lm_head": _MATMUL,
+    "attention": KernelFile(attention.choose, attention.dispatches),
+    "sample": KernelFile(sample.choose, sample.dispatches),
+}
