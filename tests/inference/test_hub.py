@@ -56,7 +56,21 @@ def test_a_hub_name_is_a_source(catalog, store, name, source) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "nothing", "missing.gguf", "models/missing.gguf", "/tmp/missing", "a/b/c", "a b/c"]
+    "name",
+    [
+        "",
+        "nothing",
+        "missing.gguf",
+        "models/missing.gguf",
+        "/tmp/missing",
+        "a/b/c",
+        "a b/c",
+        "~nobody/x",
+        "../up",
+        "a/b/../x.gguf",
+        "x" * 999,
+        "a\0b",
+    ],
 )
 def test_a_name_that_means_nothing_is_refused_with_help(catalog, store, name) -> None:
     with pytest.raises(

@@ -1,5 +1,6 @@
 """Fetching from a hub: whole, resumed, refused, damaged and cancelled downloads, and what each leaves behind."""
 
+import errno
 import hashlib
 import os
 import threading
@@ -13,7 +14,7 @@ from inference.catalog import HubSource
 from inference.errors import Cancelled, FetchFailed, ModelNotFound
 from inference.fetch.from_hub import fetch_from_hub
 from inference.fetch.hub_cache import find_in_hub_cache, hub_cache_files, remove_from_hub_cache
-from inference.fetch.hub_worker import choose_gguf
+from inference.fetch.hub_worker import choose_gguf, explain
 from inference.hub import Store
 
 CONTENTS = os.urandom(2_000_000)
@@ -159,6 +160,19 @@ def test_an_unnamed_file_is_chosen_and_found_again_offline(hub, store) -> None:
     path = fetch(source, store)
     assert path.name == "model-Q4_K_M.gguf"
     assert find_in_hub_cache(source, store.hub_cache) == path
+
+
+def test_a_full_disk_is_said() -> None:
+    refused = explain(OSError(errno.ENOSPC, "No space left on device"), {"cache": "/some/cache"})
+    assert str(refused).startswith("filled the disk that holds /some/cache; nothing was kept")
+
+
+def test_a_cache_that_cannot_be_written_is_said(hub, store) -> None:
+    hub.put("org/repo", "tiny.gguf", CONTENTS)
+    store.hub_cache.parent.mkdir(exist_ok=True)
+    store.hub_cache.write_text("in the way")
+    with pytest.raises(FetchFailed, match=f"could not be written to {store.hub_cache}"):
+        fetch(SOURCE, store)
 
 
 def test_choose_gguf_prefers_small_whole_models() -> None:
