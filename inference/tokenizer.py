@@ -37,8 +37,9 @@ class Tokenizer:
         Raises UnsupportedModel for kinds and pre-tokenisers that are not known, BadModelFile where keys disagree.
         """
         vocabulary = read_vocabulary(metadata)
-        build = _sentencepiece if vocabulary.sentencepiece else _byte_level
-        return cls(vocabulary, build(vocabulary, cache_folder))
+        if vocabulary.sentencepiece:
+            return cls(vocabulary, _sentencepiece(vocabulary, cache_folder))
+        return cls(vocabulary, _byte_level(vocabulary))
 
     @property
     def vocab_size(self) -> int:
@@ -133,7 +134,7 @@ class StreamDecoder:
         return self._decoder.decode(b"", final=True)
 
 
-def _byte_level(vocabulary: Vocabulary, cache_folder: Path | None) -> tokenizers.Tokenizer:
+def _byte_level(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     """GPT-2's byte-level BPE. It is quick to build, so nothing is cached."""
     merges = [tuple(line.split(" ")) for line in vocabulary.merges]
     if any(len(pair) != 2 for pair in merges):
