@@ -145,12 +145,14 @@ class EngineThread:
     """Runs commands one after another on its own thread.
 
     `resolve` turns a model's name into a local path, fetching it if needed; `open_engine` loads that path. Both
-    report through the callback and stop when it raises `Cancelled`. The old model is closed only once the new one's
-    file is here, and before the new one is opened: two never share the memory.
+    report through the callback and stop when it raises `Cancelled`; `resolve` can also ask. The old model is closed
+    only once the new one's file is here, and before the new one is opened: two never share the memory.
     """
 
     def __init__(
-        self, resolve: Callable[[str, Progress], str], open_engine: Callable[[str, Progress], EngineLike[Any]]
+        self,
+        resolve: Callable[[str, Progress, Callable[[], bool]], str],
+        open_engine: Callable[[str, Progress], EngineLike[Any]],
     ) -> None:
         self._resolve = resolve
         self._open = open_engine
@@ -214,7 +216,7 @@ class EngineThread:
             self._events.append(event)
 
         self._events.append(LoadStarted(command.model))
-        path = self._resolve(command.model, progress)
+        path = self._resolve(command.model, progress, stop.is_set)
         if self._engine is not None:
             memory, name = self._engine.memory(), self._engine.info.model
             self._close()

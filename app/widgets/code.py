@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from pygments.lexer import Lexer
-from pygments.lexers import get_lexer_by_name
-from pygments.lexers.special import TextLexer
-from pygments.token import Comment, Error, Generic, Keyword, Literal, Name, Number, Operator, String, Token
-from pygments.util import ClassNotFound
+from pygments.lexer import Lexer  # type: ignore[import-untyped]
+from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
+from pygments.lexers.special import TextLexer  # type: ignore[import-untyped]
+from pygments.token import Comment, Error, Generic, Keyword, Literal, Name, Number, Operator, String, Token  # type: ignore[import-untyped]
+from pygments.util import ClassNotFound  # type: ignore[import-untyped]
 from rich.style import Style
 from rich.text import Text
 
@@ -51,6 +51,11 @@ def _styles(look: Look) -> dict[object, Style]:
         Generic.Heading: look.primary,
         Error: Style.null(),
     }
+
+
+def may_cut_after(kind: object) -> bool:
+    """Whether a token of that kind can end where another highlighting begins: strings and comments span lines."""
+    return kind not in String and kind not in Comment
 
 
 def highlight(code: str, language: str, look: Look) -> Text:

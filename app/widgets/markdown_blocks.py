@@ -13,9 +13,8 @@ from typing import Literal
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from pygments.token import Comment, String
 
-from app.widgets.code import lexer_for
+from app.widgets.code import lexer_for, may_cut_after
 
 # Raw HTML and link definitions stay text: nothing of a reply is dropped.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("reference")
@@ -119,7 +118,7 @@ class MarkdownStream:
             number = int(tokens[0].attrs.get("start", 1))
             if continued and self._next.number is not None:
                 number = self._next.number
-        found = []
+        found: list[_Located] = []
         for token in tokens:
             if token.type != "list_item_open" or token.level != 1 or token.map is None:
                 continue
@@ -171,7 +170,7 @@ def _code_cut(code: list[str], language: str) -> int:
             if newline > len(code) - 2:
                 break
             following = code[newline]
-            if kind not in String and kind not in Comment and following[:1] not in ("", " ", "\t", ")", "]", "}"):
+            if may_cut_after(kind) and following[:1] not in ("", " ", "\t", ")", "]", "}"):
                 best = newline
     return best or (len(code) - 2 if len(code) > _CODE_LINES_HARD else 0)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.widgets import TextArea
 
 from app.sanitize import visible
@@ -33,25 +32,30 @@ class Prompt(TextArea):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "Send", key_display="⏎", id="prompt.send", priority=True),
-        Binding("ctrl+j,shift+enter", "newline", "Line", id="prompt.newline", priority=True),
+        Binding("enter", "send", "Send", key_display="⏎", id="prompt.send", tooltip="Send the message"),
+        Binding("ctrl+j,shift+enter", "newline", "Line", id="prompt.newline", tooltip="Begin a new line"),
+        Binding("ctrl+c,super+c", "copy", "Copy", show=False, id="prompt.copy", tooltip="Copy the selection"),
     ]
 
-    @dataclass
-    class Sent(Message):
-        """The person pressed Enter on `text`, which is not blank."""
-
-        text: str
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id, compact=False, highlight_cursor_line=False, placeholder="Write a message")
+    def __init__(self, accept: Callable[[str], bool], *, id: str | None = None) -> None:
+        """`accept` is given what is sent; the box is emptied only if it returns True."""
+        super().__init__(id=id, highlight_cursor_line=False, placeholder="Write a message")
+        self._accept = accept
 
     def action_send(self) -> None:
-        if self.text.strip():
-            self.post_message(self.Sent(self.text))
+        if self.text.strip() and self._accept(self.text):
+            self.clear()
 
     def action_newline(self) -> None:
         self.insert("\n")
+
+    async def _on_key(self, event: events.Key) -> None:
+        # Run here and now, not when the key has bubbled up: what is typed fast must keep its order.
+        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+            if binding.action in ("send", "newline"):
+                event.prevent_default()
+                event.stop()
+                await self.run_action(binding.action)
 
     async def _on_paste(self, event: events.Paste) -> None:
         # What is pasted is shown and sent as visible text: it must not act on the terminal.

@@ -87,9 +87,10 @@ def _note_lines(note: Note, inner: int, look: Look, console: Console) -> list[li
     text = note.text.expandtabs(TAB_SIZE)
     options = console.options.update(width=inner, height=None)
 
-    def wrapped(content: str, style: Style, mark: str, width: int) -> list[list[Segment]]:
-        lines = console.render_lines(Text(content, style, overflow="fold"), options.update(width=width), pad=False)
-        return [[Segment(mark, style), *line] for line in lines]
+    def wrapped(style: Style, mark: str = "") -> list[list[Segment]]:
+        content = Text(text, style, overflow="fold")
+        lines = console.render_lines(content, options.update(width=inner - len(mark)), pad=False)
+        return [[], *([Segment(" " * len(mark) if index else mark, style), *line] for index, line in enumerate(lines))]
 
     match note.kind:
         case "user":
@@ -99,13 +100,13 @@ def _note_lines(note: Note, inner: int, look: Look, console: Console) -> list[li
         case "name":
             return [[], [Segment(text, look.secondary + Style(bold=True))]]
         case "figures":
-            return [[], *wrapped(text, look.muted, "", inner)]
+            return wrapped(look.muted)
         case "error":
-            return [[], *wrapped(text, look.error, "✗ ", inner - 2)]
+            return wrapped(look.error, "✗ ")
         case "title":
             return [[], [Segment(text, look.primary + Style(bold=True))]]
         case _:
-            return [[], *wrapped(text, look.muted, "· ", inner - 2)]
+            return wrapped(look.muted, "· ")
 
 
 def _code_lines(block: Block, inner: int, look: Look, console: Console) -> list[list[Segment]]:

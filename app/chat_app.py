@@ -1,0 +1,127 @@
+"""The composition root of the screen: settings, engine thread, chat screen, menu and help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.theme import Theme
+
+from app.engine_thread import EngineThread
+from app.model_list import ModelEntry
+from app.screens.chat import ChatScreen
+from app.screens.help import HelpScreen
+from app.screens.models import ModelMenu
+from app.settings import Settings, save_settings
+from app.theme import GLASS, GLASS_LIGHT
+from inference.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Start:
+    """How the chat begins. `model` "" opens the menu; `notices` are shown first."""
+
+    model: str = ""
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = None
+    system: str = ""
+    notices: tuple[str, ...] = ()
+
+
+class ChatApp(App[None]):
+    """Glasschat on a screen. `list_models` is asked each time the menu opens."""
+
+    TITLE = "Glasschat"
+    CSS_PATH = "screens/chat.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True, tooltip="Leave Glasschat"),
+        Binding("ctrl+p", "command_palette", "All", id="app.palette", priority=True, tooltip="Search all commands"),
+        Binding("ctrl+c", "help_quit", show=False, system=True),
+    ]
+
+    def __init__(
+        self,
+        engine: EngineThread,
+        list_models: Callable[[], list[ModelEntry]],
+        settings: Settings,
+        settings_file: Path,
+        start: Start,
+    ) -> None:
+        super().__init__()
+        self._engine = engine
+        self._list_models = list_models
+        self._settings = settings
+        self._settings_file = settings_file
+        self._start = start
+        self._chat = ChatScreen(engine, start.sampling, start.max_tokens, start.system)
+        self.register_theme(GLASS)
+        self.register_theme(GLASS_LIGHT)
+
+    def get_default_screen(self) -> Screen[None]:
+        return self._chat
+
+    def on_mount(self) -> None:
+        self.theme = self._settings.theme if self._settings.theme in self.available_themes else GLASS.name
+        self.theme_changed_signal.subscribe(self, self._remember_theme)
+        for notice in self._start.notices:
+            self._chat.note(notice)
+        if self._start.model:
+            self._chat.load(self._start.model)
+        else:
+            self.call_after_refresh(self.action_models)
+
+    def on_unmount(self) -> None:
+        self._engine.shutdown()
+
+    def action_models(self) -> None:
+        """Open the model menu."""
+        if isinstance(self.screen, ModelMenu):
+            return
+        entries = self._list_models()
+        starter = next((entry.name for entry in entries if entry.starter), "")
+        menu = ModelMenu(entries, self._chat.loaded_path, self._settings.model or starter)
+        self.push_screen(menu, lambda name: self._chat.load(name) if name else None)
+
+    def action_help(self) -> None:
+        """Open the help."""
+        if isinstance(self.screen, HelpScreen):
+            return
+        keys: dict[str, tuple[list[str], str]] = {}
+        for active in self._chat.active_bindings.values():
+            binding = active.binding
+            if binding.id:
+                shown, _ = keys.setdefault(binding.id, ([], binding.tooltip or binding.description))
+                shown.append(self.get_key_display(binding))
+        ordered = sorted(keys, key=lambda id: ("prompt", "chat", "app").index(id.partition(".")[0]))
+        self.push_screen(HelpScreen([(", ".join(keys[id][0]), keys[id][1]) for id in ordered]))
+
+    def on_chat_screen_model_loaded(self, event: ChatScreen.ModelLoaded) -> None:
+        source = str(Path(event.source).expanduser().absolute()) if Path(event.source).exists() else event.source
+        self._remember(replace(self._settings, model=source))
+
+    def _remember_theme(self, theme: Theme) -> None:
+        self._remember(replace(self._settings, theme=theme.name))
+
+    def _remember(self, settings: Settings) -> None:
+        if settings == self._settings:
+            return
+        self._settings = settings
+        if notice := save_settings(settings, self._settings_file):
+            self._chat.note(notice)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        chat = self._chat
+        yield SystemCommand("Models", "Choose a model, fetching it if needed", self.action_models)
+        yield SystemCommand("Dtypes", "Show or hide the plan", lambda: chat.action_toggle_panel("dtypes"))
+        yield SystemCommand("Memory", "Show or hide where the bytes are", lambda: chat.action_toggle_panel("memory"))
+        yield SystemCommand("New conversation", "Forget what was said", chat.action_clear)
+        yield SystemCommand("Copy the last reply", "As the model wrote it", chat.action_copy_reply)
+        yield SystemCommand("Stop", "Stop the reply or the load", chat.action_stop)
+        yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
+        yield SystemCommand("Help", "Keys and commands", self.action_help)
+        yield SystemCommand("Quit", "Leave Glasschat", self.action_quit)

@@ -1,0 +1,56 @@
+"""The models that the menu and `chat models` list: those of the catalogue, and others found on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from inference import hub
+from inference.catalog import Catalog
+from inference.events import Loading
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A model to choose. `name` is what loads it; `path` is None where it must be fetched first."""
+
+    name: str
+    title: str
+    bytes: int
+    path: Path | None
+    context: int = 0
+    license: str = ""
+    starter: bool = False
+
+
+def model_entries(catalog: Catalog, store: hub.Store) -> list[ModelEntry]:
+    """Models on this machine first, then the rest of the catalogue; within both, the catalogue's order."""
+    here = {model.name: model for model in hub.installed(catalog, store)}
+    entries = [
+        ModelEntry(
+            name=model.name,
+            title=model.title,
+            bytes=model.bytes,
+            path=here[model.name].path if model.name in here else None,
+            context=model.context,
+            license=model.license,
+            starter=model.name == catalog.starter,
+        )
+        for model in catalog.models
+    ]
+    known = {model.name for model in catalog.models}
+    entries += [ModelEntry(name, name, model.bytes, model.path) for name, model in here.items() if name not in known]
+    return sorted(entries, key=lambda entry: entry.path is None)
+
+
+def resolve_model(
+    name: str,
+    progress: Callable[[Loading], None],
+    cancelled: Callable[[], bool],
+    *,
+    catalog: Catalog,
+    store: hub.Store,
+) -> str:
+    """The local path of a model by name, fetched first where it is missing; errors as `hub.resolve` and `hub.fetch`."""
+    return str(hub.fetch(hub.resolve(name, catalog, store), store, progress, cancelled))

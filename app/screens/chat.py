@@ -1,0 +1,311 @@
+"""The chat: transcript, prompt, status and panels, and what their events do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Footer
+
+from app.conversation import Answer, Conversation, figures_line
+from app.engine_thread import AppEvent, EngineThread, Failed, Generate, Load, Loaded, LoadStarted, ReplyEvent, Unloaded
+from app.panels.dtype_panel import DtypePanel
+from app.panels.memory_panel import MemoryPanel
+from app.slash import COMMANDS, SlashCommand, parse_slash
+from app.units import format_bytes, format_seconds
+from app.widgets.load_bar import LoadBar
+from app.widgets.prompt import Prompt
+from app.widgets.status_bar import Status, StatusBar
+from app.widgets.transcript import Transcript
+from inference.events import Finished, Loading, Notice, Prefill, Stats, Token
+from inference.sampling import Sampling
+
+_DRAINS_PER_S = 30
+_FULL = "The context is full. /clear starts over; a larger context is set with --context when Glasschat starts."
+
+
+class ChatScreen(Screen[None]):
+    """One conversation with one model."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 (as Textual declares it)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stop", "Stop", id="chat.stop", tooltip="Stop the reply, keeping its text, or the load"),
+        Binding("f1", "app.help", "Help", id="chat.help", tooltip="Keys and commands"),
+        Binding("f2", "toggle_panel('dtypes')", "Dtypes", id="chat.dtypes", tooltip="The plan: every op, its dtypes"),
+        Binding("f3", "toggle_panel('memory')", "Memory", id="chat.memory", tooltip="Where the bytes are, live"),
+        Binding("f5,ctrl+o", "app.models", "Models", id="chat.models", tooltip="Choose a model"),
+        Binding("ctrl+c,super+c", "copy_text", "Copy the selection", show=False, id="chat.copy"),
+        Binding("pageup", "scroll('page_up')", "Scroll up", show=False, id="chat.page_up", priority=True),
+        Binding("pagedown", "scroll('page_down')", "Scroll down", show=False, id="chat.page_down", priority=True),
+        Binding("ctrl+home", "scroll('home')", "To the beginning", show=False, id="chat.home", priority=True),
+        Binding("ctrl+end", "scroll('end')", "To the end", show=False, id="chat.end", priority=True),
+    ]
+
+    class ModelLoaded(Message):
+        """A model is ready; `source` is what was asked for, and `path` its file."""
+
+        def __init__(self, source: str, path: str) -> None:
+            super().__init__()
+            self.source = source
+            self.path = path
+
+    def __init__(self, engine: EngineThread, sampling: Sampling, max_tokens: int | None, system: str) -> None:
+        super().__init__()
+        self._engine = engine
+        self._sampling = sampling
+        self._max_tokens = max_tokens
+        self._conversation = Conversation(system)
+        self._answer: Answer | None = None
+        self._replies = 0
+        self._load_asked = False
+        self._loaded: Loaded | None = None
+
+    def compose(self) -> ComposeResult:
+        with Container(id="middle"):
+            yield Transcript(id="transcript")
+            yield MemoryPanel(id="memory")
+        yield DtypePanel(id="dtypes")
+        yield LoadBar(id="load")
+        yield Prompt(self._accept, id="prompt")
+        yield StatusBar(id="status")
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self._transcript = self.query_one(Transcript)
+        self._status = self.query_one(StatusBar)
+        self._load_bar = self.query_one(LoadBar)
+        self._memory_panel = self.query_one(MemoryPanel)
+        self._transcript.add("title", "Glasschat")
+        self._transcript.add("notice", "A chat with a model on your own machine. F1 shows the keys, F5 the models.")
+        self.query_one(Prompt).focus()
+        self.set_interval(1 / _DRAINS_PER_S, self._drain)
+
+    # What the person does
+
+    def load(self, model: str) -> None:
+        """Load a model by name or path, stopping what runs."""
+        self._engine.cancel()
+        self._load_asked = True
+        self._engine.submit(Load(model))
+
+    def note(self, text: str, kind: str = "notice") -> None:
+        """Say something in the transcript."""
+        self._transcript.add(kind, text)
+
+    def _accept(self, text: str) -> bool:
+        """Send a message or run a command; False leaves the text in the prompt, and says why."""
+        if (command := parse_slash(text)) is not None:
+            if command.name not in COMMANDS:
+                self.note(f"There is no command /{command.name}. /help lists them.", "error")
+                return False
+            self._run_command(command)
+            return True
+        if self._load_asked:
+            self.note("The model is still loading; your message stays in the box until it is ready.")
+        elif self._loaded is None:
+            self.note("No model is loaded. F5 opens the menu; your message stays in the box.")
+        elif self._answer is not None or self._transcript.writing:
+            self.note("A reply is being written. Esc stops it; your message stays in the box.")
+        else:
+            self._send(text)
+            return True
+        return False
+
+    def _send(self, text: str) -> None:
+        assert self._loaded is not None
+        self._transcript.add("user", text)
+        self._conversation = self._conversation.with_turn("user", text)
+        self._replies += 1
+        self._answer = Answer(self._replies)
+        self._transcript.begin_reply(self._loaded.info.model)
+        self._engine.submit(
+            Generate(self._replies, self._conversation.messages(), self._sampling, max_tokens=self._max_tokens)
+        )
+        self._set_status(state="reading", busy=True, rate=0.0)
+
+    def _run_command(self, command: SlashCommand) -> None:
+        match command.name:
+            case "model" if command.argument:
+                self.load(command.argument)
+            case "system" if command.argument:
+                self._conversation = replace(self._conversation, system=command.argument)
+                self.note("The system prompt is set for what follows.")
+            case "system":
+                system = self._conversation.system
+                self.note(f"System prompt: {system}" if system else "There is no system prompt.")
+            case "clear":
+                self.action_clear()
+            case "copy":
+                self.action_copy_reply()
+            case "model":
+                self.app.call_later(self.app.run_action, "models")
+            case name:
+                self.app.call_later(self.app.run_action, name)
+
+    def action_clear(self) -> None:
+        """Start over with an empty conversation."""
+        if self._answer is not None or self._transcript.writing:
+            self.note("A reply is being written. Esc stops it; then /clear.")
+            return
+        self._conversation = replace(self._conversation, turns=())
+        self._transcript.clear()
+        self.note("A new conversation.")
+
+    def action_copy_reply(self) -> None:
+        """Copy the last reply, raw, to the clipboard."""
+        if (text := self._conversation.last_reply()) is None:
+            self.note("There is no reply to copy yet.")
+            return
+        self.app.copy_to_clipboard(text)
+        self.note(f"Copied the last reply, {len(text)} characters.")
+
+    def action_copy_text(self) -> None:
+        super().action_copy_text()
+        self.notify("Copied.", timeout=2)
+
+    def action_stop(self) -> None:
+        """Stop the reply or the load; with neither, go back to the prompt."""
+        if self._answer is None and not self._load_asked:
+            self.query_one(Prompt).focus()
+            return
+        self._drain()
+        if self._answer is not None:
+            self._answer.stopped = True
+            self._set_status(state="stopping")
+        self._engine.cancel()
+
+    def action_toggle_panel(self, name: str) -> None:
+        """Open or close a panel. Where the window is small, opening one closes the other."""
+        panel = self.query_one(f"#{name}")
+        panel.display = not panel.display
+        if panel.display and (self.size.width < 100 or self.size.height < 30):
+            other = self.query_one("#memory" if name == "dtypes" else "#dtypes")
+            other.display = False
+        if not self.focused or not self.focused.display:
+            self.query_one(Prompt).focus()
+
+    def action_scroll(self, where: str) -> None:
+        """Scroll the transcript: page_up, page_down, home or end."""
+        getattr(self._transcript, f"scroll_{where}")(animate=False)
+
+    # What the engine says
+
+    def _drain(self) -> None:
+        text: list[str] = []
+        for event in self._engine.drain():
+            if isinstance(event, ReplyEvent):
+                self._on_reply_event(event, text)
+            else:
+                self._on_app_event(event)
+        self._transcript.feed("".join(text))
+
+    def _on_reply_event(self, wrapped: ReplyEvent, text: list[str]) -> None:
+        event, answer = wrapped.event, self._answer
+        if answer is None or answer.number != wrapped.reply:
+            return
+        match event:
+            case Token():
+                # A token sampled before the engine heard of the stop is not shown; held-back text (id -1) is.
+                if event.text and not (answer.stopped and event.id >= 0):
+                    text.append(answer.take(event.text))
+            case Prefill():
+                done = event.done < event.total
+                self._set_status(state=f"reading {event.done}/{event.total}" if done else "writing")
+            case Stats():
+                self._memory_panel.show_stats(event.memory, event.kv)
+                rate = event.timings.decode_tps
+                self._set_status(rate=rate, tokens=event.kv.tokens, context=event.kv.context)
+            case Notice():
+                self.note(event.text)
+            case Finished():
+                text.append(answer.border.flush())
+                self._transcript.feed("".join(text))
+                text.clear()
+                self._finish(answer, figures_line(event.reason, event.timings))
+                if event.reason == "context":
+                    self.note(_FULL)
+                self._set_status(rate=event.timings.decode_tps)
+
+    def _finish(self, answer: Answer, figures: str) -> None:
+        self._answer = None
+        self._conversation = self._conversation.with_turn("assistant", "".join(answer.raw))
+        self.note(figures, "figures")
+        self._transcript.end_reply()
+        self._set_status(state="ready", busy=False)
+
+    def _on_app_event(self, event: AppEvent) -> None:
+        match event:
+            case LoadStarted():
+                self._set_status(state="loading", busy=True)
+                self._load_bar.progress = Loading(f"Looking for {event.model}", 0, 0)
+            case Loading():
+                self._load_bar.progress = event
+            case Notice():
+                self.note(event.text)
+            case Unloaded():
+                self._forget_model()
+                self.note(f"{event.model} is unloaded; {format_bytes(event.freed_bytes)} freed.")
+            case Loaded():
+                self._on_loaded(event)
+            case Failed():
+                self._on_failed(event)
+
+    def _forget_model(self) -> None:
+        self._loaded = None
+        self._memory_panel.show_stats(None, None)
+        self.query_one(DtypePanel).show_plans((), ())
+        self._status.status = Status(state=self._status.status.state, busy=self._status.status.busy)
+
+    def _on_loaded(self, event: Loaded) -> None:
+        info = event.info
+        self._loaded, self._load_asked = event, False
+        self._load_bar.progress = None
+        self._memory_panel.show_stats(event.memory, event.kv)
+        self.query_one(DtypePanel).show_plans(event.decode, event.prefill)
+        where = f"{info.device} ({info.adapter})" if info.adapter else info.device
+        reason = f": {info.device_reason}" if info.device_reason else ""
+        self.note(f"{info.model} is ready after {format_seconds(info.load_s)}, on {where}{reason}.")
+        for notice in info.notices:
+            self.note(notice)
+        self._status.status = Status(
+            info.model, f"{info.device} {info.dtype}", "ready", tokens=event.kv.tokens, context=info.context
+        )
+        self.post_message(self.ModelLoaded(event.source, info.path))
+
+    def _on_failed(self, event: Failed) -> None:
+        if isinstance(event.command, Load):
+            self._load_asked = False
+            self._load_bar.progress = None
+            self._set_status(state="ready" if self._loaded else "no model", busy=False)
+            self.note(event.message, "notice" if event.cancelled else "error")
+            return
+        answer = self._answer
+        if answer is None or answer.number != event.command.reply:
+            return
+        if answer.raw:
+            self._transcript.feed(answer.border.flush())
+            self._finish(answer, "stopped" if event.cancelled else "broken off")
+        else:
+            self._answer = None
+            self._conversation = self._conversation.without_last()
+            self._transcript.end_reply()
+            self._set_status(state="ready", busy=False)
+            self.note("No reply; the message is not part of the conversation.")
+        if not event.cancelled:
+            self.note(event.message, "error")
+
+    def _set_status(self, **changes: object) -> None:
+        self._status.status = replace(self._status.status, **changes)  # type: ignore[arg-type]
+
+    # For the help and the menu
+
+    @property
+    def loaded_path(self) -> str:
+        """The file of the loaded model, or ""."""
+        return str(Path(self._loaded.info.path)) if self._loaded else ""

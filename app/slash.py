@@ -1,0 +1,30 @@
+"""Commands typed into the prompt: a name after a slash, and what follows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COMMANDS = {
+    "model": "[NAME|PATH]  choose a model, or load that one",
+    "system": "[TEXT]  set the system prompt for what follows; without text, show it",
+    "clear": "start over with an empty conversation",
+    "copy": "copy the last reply as it was written",
+    "help": "keys and commands",
+    "quit": "leave",
+}
+
+
+@dataclass(frozen=True)
+class SlashCommand:
+    """`name` is one of COMMANDS, or what was typed instead."""
+
+    name: str
+    argument: str
+
+
+def parse_slash(text: str) -> SlashCommand | None:
+    """The command in `text`, or None where it is a message: it does not begin with a slash and a letter."""
+    if not text.startswith("/") or not text[1:2].isalpha():
+        return None
+    name, _, argument = text[1:].partition(" ")
+    return SlashCommand(name.strip(), argument.strip()) if "/" not in name else None
