@@ -16,7 +16,13 @@ MAX_CANDIDATES = 64
 """Tokens that the sampler on the GPU sorts and chooses from; a larger top_k, or none, samples on the host."""
 
 NUM_ALTERNATIVES = 8
-"""Runners-up reported with each token."""
+"""Most likely tokens reported with each token."""
+
+LOGIT_LIMIT = 1e30
+"""Logits are kept within plus and minus this, NaN at the lower end, so that no step of sampling leaves f32."""
+
+MIN_TEMPERATURE = 1e-6
+"""A lower temperature above 0 acts as this one."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +111,15 @@ def sample(logits: np.ndarray, sampling: Sampling, seed: int, position: int, cou
 
     `counts` (V,) is needed where the request has penalties.
     """
+    logits = _bound(logits)
     if sampling.has_penalties:
         assert counts is not None
-        logits = penalize(logits, counts, sampling)
+        logits = _bound(penalize(logits, counts, sampling))
     if sampling.logit_bias:
         logits = logits.copy()
         for token, bias in sampling.logit_bias.items():
             logits[token] += bias
+        logits = _bound(logits)
     order = _most_likely(logits, sampling)
     values = logits[order].astype(np.float64)
     top = float(values[0])
@@ -125,6 +133,11 @@ def sample(logits: np.ndarray, sampling: Sampling, seed: int, position: int, cou
         top_ids=tuple(int(token) for token in shown),
         top_logprobs=tuple(float(logprob) for logprob in logprobs[: len(shown)]),
     )
+
+
+def _bound(logits: np.ndarray) -> np.ndarray:
+    """Logits within LOGIT_LIMIT; NaN becomes the lowest."""
+    return np.fmin(np.fmax(logits, -LOGIT_LIMIT), LOGIT_LIMIT)
 
 
 def _most_likely(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
@@ -142,11 +155,10 @@ def _most_likely(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
 def _choose(values: np.ndarray, sampling: Sampling, random: float) -> int:
     """Index into `values` (falling logits): temperature, top-k, top-p, min-p, then the draw."""
     kept = values[: sampling.top_k] if sampling.top_k else values
-    weights = np.exp((kept - kept[0]) / sampling.temperature)
-    weights /= weights.sum()
+    weights = np.exp((kept - kept[0]) / max(sampling.temperature, MIN_TEMPERATURE))
     cumulative = np.cumsum(weights)
     # The smallest prefix whose mass reaches top_p (arXiv:1904.09751), then those near the best (arXiv:2407.01082).
-    in_top_p = 1 + int(np.count_nonzero(cumulative < sampling.top_p))
-    in_min_p = int(np.count_nonzero(weights >= sampling.min_p * weights[0]))
+    in_top_p = 1 + int(np.count_nonzero(cumulative < sampling.top_p * cumulative[-1]))
+    in_min_p = int(np.count_nonzero(weights >= sampling.min_p))
     count = max(1, min(in_top_p, in_min_p, len(weights)))
     return min(int(np.count_nonzero(cumulative[:count] <= random * cumulative[count - 1])), count - 1)

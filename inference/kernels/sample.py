@@ -1,0 +1,137 @@
+"""Sampling on WebGPU: the best candidates of slices of the logits, merged until one list is left, then a draw.
+
+The form follows `inference.sampling.sample`. The last dispatch also feeds the token back and moves the step on,
+so that decode steps need nothing from the host.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from inference.kernels.base import Decision
+from inference.kernels.dispatch import STATE, Binding, Constant, Dispatch, KernelContext, tensor
+from inference.plan.ops import Op
+from inference.sampling import LOGIT_LIMIT, MAX_CANDIDATES, MIN_TEMPERATURE, NUM_ALTERNATIVES, Sampled, Sampling
+
+SETTINGS_WORDS = 10
+"""Words (u32) of the "sampling" buffer."""
+
+RESULT_WORDS = 2 + 2 * NUM_ALTERNATIVES
+"""Words (u32) of the "result" buffer: chosen id, its logprob, ids of the alternatives, their logprobs."""
+
+THREADS = 256
+SLICE = 4096
+LIST_WORDS = 2 * MAX_CANDIDATES + 2
+NO_ID = 0xFFFFFFFF
+
+SETTINGS = Binding("sampling")
+COUNTS = Binding("counts")
+SCRATCH = Binding("scratch", "sample")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One dispatch: `lists_in` lists of candidates (None: the logits) become `lists_out`. Offsets in words of scratch."""
+
+    lists_in: int | None
+    lists_out: int
+    read_from: int
+    write_to: int
+
+
+def choose(op: Op, context: KernelContext) -> Decision:
+    """The one kernel for sampling."""
+    dispatch_count = len(stages(op.inputs[0].columns))
+    return Decision(
+        "candidates", f"the {MAX_CANDIDATES} best of each slice of {SLICE}, drawn from in dispatch {dispatch_count}"
+    )
+
+
+def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Dispatch, ...]:
+    """A chain: two dispatches up to 262144 logits, three up to 16 million.
+
+    Buffers, all u32 words: "sampling" as `pack_settings` makes it; "counts" (V), how often each token stands in
+    the context, touched only with penalties on; "state" [position, rows]; "tokens"; "result" (RESULT_WORDS);
+    scratch of `scratch_bytes`. The last dispatch draws for position + rows and writes the result, tokens[0], the
+    token's count and the state [position + rows, 1].
+    """
+    logits = op.inputs[0]
+    chain = stages(logits.columns)
+    result = []
+    for index, stage in enumerate(chain):
+        first, last = index == 0, index == len(chain) - 1
+        constants: dict[str, Constant] = {
+            "VOCAB": logits.columns,
+            "KEEP": MAX_CANDIDATES,
+            "SHOWN": NUM_ALTERNATIVES,
+            "THREADS": THREADS,
+            "SLICE": SLICE,
+            "FIRST": first,
+            "LAST": last,
+            "LISTS": stage.lists_in or 0,
+            "FROM": stage.read_from,
+            "TO": stage.write_to,
+            "LIMIT": LOGIT_LIMIT,
+        }
+        bindings = (
+            *((tensor(logits),) if first else ()),
+            *(() if first and last else (SCRATCH,)),
+            *((SETTINGS, COUNTS) if first or last else ()),
+            *((STATE, Binding("tokens"), Binding("result")) if last else ()),
+        )
+        result.append(Dispatch("sample/candidates.wgsl", constants, bindings, (stage.lists_out, 1, 1)))
+    return tuple(result)
+
+
+def stages(vocab_size: int) -> tuple[Stage, ...]:
+    """The chain of dispatches for so many logits."""
+    lists = -(-vocab_size // SLICE)
+    result = [Stage(None, lists, 0, 0)]
+    while lists > 1:
+        merged = -(-lists * MAX_CANDIDATES // SLICE)
+        read_from = result[-1].write_to
+        result.append(Stage(lists, merged, read_from, read_from + lists * LIST_WORDS))
+        lists = merged
+    return tuple(result)
+
+
+def scratch_bytes(vocab_size: int) -> int:
+    """Size of the scratch buffer."""
+    return 4 * max(stages(vocab_size)[-1].write_to, 1)
+
+
+def pack_settings(sampling: Sampling, seed: int) -> np.ndarray:
+    """The words (SETTINGS_WORDS,) uint32 of one request, in the order of candidates.wgsl.
+
+    Raises ValueError where the request needs the host (`Sampling.host_reason`).
+    """
+    if sampling.host_reason is not None:
+        raise ValueError(f"sampling on the GPU: {sampling.host_reason}")
+    words = np.zeros(SETTINGS_WORDS, np.uint32)
+    # Greedy is the best one of one candidate, at any temperature.
+    words[1] = 1 if sampling.temperature == 0 else sampling.top_k
+    words[7] = sampling.has_penalties
+    words[8] = seed & 0xFFFFFFFF
+    words[9] = seed >> 32 & 0xFFFFFFFF
+    floats = words.view(np.float32)
+    floats[0] = min(max(sampling.temperature, MIN_TEMPERATURE), LOGIT_LIMIT)
+    floats[2] = sampling.top_p
+    floats[3] = math.log(sampling.min_p) if sampling.min_p > 0 else -math.inf
+    floats[4:7] = np.clip((sampling.repetition, sampling.frequency, sampling.presence), -LOGIT_LIMIT, LOGIT_LIMIT)
+    return words
+
+
+def unpack_result(words: np.ndarray) -> Sampled:
+    """The record that the last dispatch wrote, uint32 (RESULT_WORDS,)."""
+    values = words.view(np.float32)
+    ids = words[2 : 2 + NUM_ALTERNATIVES]
+    count = int(np.count_nonzero(ids != NO_ID))  # fewer than the alternatives only in a smaller vocabulary
+    return Sampled(
+        id=int(words[0]),
+        logprob=float(values[1]),
+        top_ids=tuple(ids[:count].tolist()),
+        top_logprobs=tuple(values[2 + NUM_ALTERNATIVES :][:count].tolist()),
+    )
