@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
@@ -47,6 +47,11 @@ class Executor(Protocol[Cache]):
     adapter: str
     chunk: int
     """Most tokens one step takes."""
+    logits_chunk: int
+    """Most tokens one step takes whose logits are all wanted."""
+
+    def load(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Bring the weights to the device; `progress` hears (weights done, weights in all). Raises DoesNotFit."""
 
     def new_cache(self, context: int) -> Cache:
         """An empty KV cache for up to `context` tokens."""
@@ -54,7 +59,7 @@ class Executor(Protocol[Cache]):
     def forward(self, cache: Cache, ids: Sequence[int], logits: Logits) -> np.ndarray | None:
         """Append up to `chunk` tokens; returns float32 logits (V,) for "last", (T, V) for "all", None for "none"."""
 
-    def stream(self, cache: Cache, ids: Sequence[int], request: SampleRequest) -> Iterator[Sampled]:
+    def stream(self, cache: Cache, ids: Sequence[int], request: SampleRequest) -> Generator[Sampled, None, None]:
         """Append up to `chunk` tokens, then sample one token after another, each fed back.
 
         When the caller stops iterating, the cache holds at least every token but the last one yielded; the
@@ -76,7 +81,7 @@ class Executor(Protocol[Cache]):
 
 def host_stream(
     executor: Executor[Cache], cache: Cache, ids: Sequence[int], request: SampleRequest, vocab_size: int
-) -> Iterator[Sampled]:
+) -> Generator[Sampled, None, None]:
     """`Executor.stream` with the sampling done in NumPy: one token at a time, logits read back for each."""
     counts = None
     if request.sampling.has_penalties:

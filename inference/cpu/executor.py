@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -56,6 +56,7 @@ class NumpyExecutor:
     device: Literal["cpu"] = "cpu"
     adapter = "NumPy"
     chunk = PREFILL_CHUNK
+    logits_chunk = PREFILL_CHUNK
 
     def __init__(self, config: ModelConfig, store: WeightStore, fused: bool = True) -> None:
         self.config = config
@@ -112,7 +113,9 @@ class NumpyExecutor:
             return None
         return output[0] if logits == "last" and output is not None else output
 
-    def stream(self, cache: NumpyContiguousCache, ids: Sequence[int], request: SampleRequest) -> Iterator[Sampled]:
+    def stream(
+        self, cache: NumpyContiguousCache, ids: Sequence[int], request: SampleRequest
+    ) -> Generator[Sampled, None, None]:
         return host_stream(self, cache, ids, request, self.config.vocab_size)
 
     def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
@@ -223,4 +226,3 @@ def _matmul(matmul: Matmul, inputs: list[np.ndarray], weights: list[np.ndarray])
         gate, up = np.split(product, 2, axis=1)
         product = cpu.activate(gate, matmul.activation) * up
     return product + inputs[1] if matmul.residual else product
-

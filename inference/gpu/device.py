@@ -111,9 +111,7 @@ def describe_caps(adapter: Any, device: Any, subgroup_size: int, subgroup_reason
         subgroup_size=subgroup_size,
         subgroup_reason=subgroup_reason,
         max_workgroup_storage=limits["max-compute-workgroup-storage-size"],
-        max_invocations=min(
-            limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]
-        ),
+        max_invocations=min(limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]),
         max_workgroups=limits["max-compute-workgroups-per-dimension"],
         # Offsets inside a binding are 32-bit in the shaders; drivers refuse bindings of 2 GiB and more.
         max_binding=min(limits["max-storage-buffer-binding-size"], 2**31 - 4),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -45,6 +45,9 @@ KV_BUCKETS = (256, 1024, 4096, 16384, 65536, 2**31)
 DEPTH = 4
 SOFTWARE_DEPTH = 1
 
+LOGITS_BYTES = 64 * 1024 * 1024
+"""Most memory for the logits of one step, where those of all rows are wanted."""
+
 PlanKey = tuple[int, Logits, bool]
 
 
@@ -52,7 +55,6 @@ class WebGpuExecutor:
     """One model on one WebGPU device. `kv_dtype` is that of the cache, `dtype` that of all other activations."""
 
     device: Literal["webgpu"] = "webgpu"
-    chunk = ROW_BUCKETS[-1]
 
     def __init__(
         self,
@@ -72,6 +74,10 @@ class WebGpuExecutor:
         self.adapter = f"{report.name} ({report.backend})"
         self._gpu = open_device(adapter)
         self.caps = describe_caps(adapter, self._gpu, *probe_subgroups(self._gpu))
+        # A software adapter takes most of a second for 64 tokens: smaller steps can be cancelled sooner.
+        self.chunk = ROW_BUCKETS[-2] if self.caps.software else ROW_BUCKETS[-1]
+        row_bytes = config.vocab_size * 4
+        self.logits_chunk = next(rows for rows in reversed(ROW_BUCKETS) if rows * row_bytes <= LOGITS_BYTES)
         if "f16" in (dtype, kv_dtype) and not self.caps.f16:
             raise DeviceUnavailable(f"{report.name} has no 16-bit floats (shader-f16); use --dtype f32")
         store.check(build(config, 1, "last"))
@@ -88,6 +94,7 @@ class WebGpuExecutor:
         depth = SOFTWARE_DEPTH if self.caps.software else DEPTH
         self._queue = StepQueue(self._gpu, self._pool, self._encoder, self._shared[Binding("result")], depth)
         self._dispatches_per_step = 0
+        self._limits = {name: self._gpu.limits[name] for name in RAISED_LIMITS}
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Upload the weights; `progress` hears (weights done, weights in all). Raises DoesNotFit."""
@@ -111,6 +118,8 @@ class WebGpuExecutor:
         run_once(self._gpu, self._encoder, prepared)
         cache.length += len(ids)
         if logits == "none":
+            # Waiting here keeps the progress that is reported true, and a cancelled prefill short.
+            self._gpu.queue.on_submitted_work_done_sync()
             return None
         output = self._scratch[_key(program.plan, False)][Binding("tensor", program.plan.ops[-1].output.name)]
         rows = 1 if logits == "last" else len(ids)
@@ -118,7 +127,9 @@ class WebGpuExecutor:
         values = np.frombuffer(self._gpu.queue.read_buffer(output, 0, size), np.float32)
         return values if logits == "last" else values.reshape(rows, -1)
 
-    def stream(self, cache: GpuContiguousCache, ids: Sequence[int], request: SampleRequest) -> Iterator[Sampled]:
+    def stream(
+        self, cache: GpuContiguousCache, ids: Sequence[int], request: SampleRequest
+    ) -> Generator[Sampled, None, None]:
         if request.sampling.host_reason is not None:
             yield from host_stream(self, cache, ids, request, self.config.vocab_size)
             return
@@ -145,7 +156,6 @@ class WebGpuExecutor:
 
     def memory(self) -> MemoryStats:
         held = self._pool.bytes
-        limits = self._gpu.limits
         return MemoryStats(
             device=self.adapter,
             weights_by_format=dict(self._weights.bytes_by_format),
@@ -155,7 +165,7 @@ class WebGpuExecutor:
             staging_bytes=held["staging"],
             peak_bytes=self._pool.peak,
             host_peak_bytes=peak_resident_bytes(),
-            limits={name: limits[name] for name in RAISED_LIMITS},
+            limits=self._limits,
         )
 
     def step_cost(self) -> StepCost:
@@ -179,9 +189,7 @@ class WebGpuExecutor:
         if rows == 1:
             self._dispatches_per_step = len(program.dispatches)
 
-    def _program(
-        self, cache: GpuContiguousCache, rows: int, logits: Logits, sampled: bool
-    ) -> tuple[Program, Prepared]:
+    def _program(self, cache: GpuContiguousCache, rows: int, logits: Logits, sampled: bool) -> tuple[Program, Prepared]:
         """The program for a step of `rows` that begins at the cache's length, bound to the cache's buffers."""
         row_bucket = next(bucket for bucket in ROW_BUCKETS if rows <= bucket)
         kv_bucket = next(bucket for bucket in KV_BUCKETS if cache.length + rows <= bucket)
@@ -195,9 +203,7 @@ class WebGpuExecutor:
         return cache.programs[key]
 
     def _context(self, plan: Plan, kv_bucket: int) -> KernelContext:
-        return KernelContext(
-            self.caps, plan.rows, self.kv_dtype, kv_bucket, self._weights.placed, self._preferences
-        )
+        return KernelContext(self.caps, plan.rows, self.kv_dtype, kv_bucket, self._weights.placed, self._preferences)
 
     def _scratch_for(self, plan: Plan, sampled: bool) -> dict[Binding, Any]:
         key = _key(plan, sampled)
@@ -236,7 +242,9 @@ class WebGpuExecutor:
         write(self._shared[Binding("tokens")], 0, np.asarray(ids, np.uint32))
 
     def _write_request(self, request: SampleRequest) -> None:
-        self._gpu.queue.write_buffer(self._shared[Binding("sampling")], 0, pack_settings(request.sampling, request.seed))
+        self._gpu.queue.write_buffer(
+            self._shared[Binding("sampling")], 0, pack_settings(request.sampling, request.seed)
+        )
         if request.sampling.has_penalties:
             counts = np.bincount(np.asarray(request.context_ids, np.int64), minlength=self.config.vocab_size)
             self._gpu.queue.write_buffer(self._shared[Binding("counts")], 0, counts.astype(np.uint32))

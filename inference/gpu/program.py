@@ -75,7 +75,9 @@ def make_scratch(plan: Plan, context: KernelContext, pool: BufferPool) -> dict[B
     slots, sizes = assign_slots(plan)
     buffers = [pool.create("scratch", size, f"activations {index}") for index, size in enumerate(sizes)]
     bound = {Binding("tensor", name): buffers[slot] for name, slot in slots.items()}
-    attention_bytes = max((attention.scratch_bytes(op, context) for op in plan.ops if op.kind == "attention"), default=0)
+    attention_bytes = max(
+        (attention.scratch_bytes(op, context) for op in plan.ops if op.kind == "attention"), default=0
+    )
     if attention_bytes:
         bound[Binding("scratch", "attention")] = pool.create("scratch", attention_bytes, "attention partials")
     for op in plan.ops:

@@ -92,4 +92,6 @@ def _guarded(call: Callable[[], Any]) -> Any:
         return call()
     except (wgpu.GPUError, RuntimeError) as error:
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DeviceLost(f"the GPU stopped answering ({first_line}); load the model again or use --device cpu") from error
+        raise DeviceLost(
+            f"the GPU stopped answering ({first_line}); load the model again or use --device cpu"
+        ) from error

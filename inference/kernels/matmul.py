@@ -76,7 +76,9 @@ def _tiled_unmet(request: MatmulRequest) -> str | None:
         return f"{request.columns} columns are not a multiple of 8"
     if _tile(request) is None:
         smallest = TILES[-1].storage(request.gated, request.norm)
-        return f"its tiles need {smallest} bytes of workgroup memory, the device has {request.caps.max_workgroup_storage}"
+        return (
+            f"its tiles need {smallest} bytes of workgroup memory, the device has {request.caps.max_workgroup_storage}"
+        )
     return None
 
 
@@ -115,8 +117,7 @@ def _tile(request: MatmulRequest) -> Tile | None:
     fitting = (
         tile
         for tile in TILES
-        if tile.rows <= request.rows
-        and tile.storage(request.gated, request.norm) <= request.caps.max_workgroup_storage
+        if tile.rows <= request.rows and tile.storage(request.gated, request.norm) <= request.caps.max_workgroup_storage
     )
     return next(fitting, None)
 

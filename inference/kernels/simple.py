@@ -119,7 +119,10 @@ def _append(op: Op, append: KvAppend, context: KernelContext) -> Dispatch:
         tensor(q), tensor(k), tensor(v), *norms, Binding("rope", str(op.layer)), tensor(op.output), *cache, STATE
     )  # fmt: skip
     return Dispatch(
-        "kv/append_contiguous.wgsl", constants, bindings, (append.num_heads + 2 * append.num_kv_heads, op.output.rows, 1)
+        "kv/append_contiguous.wgsl",
+        constants,
+        bindings,
+        (append.num_heads + 2 * append.num_kv_heads, op.output.rows, 1),
     )
 
 

@@ -46,5 +46,7 @@ class Metadata:
     def _find(self, key: str, default: Any) -> Any:
         value = self.values.get(self.full(key), default)
         if value is None:
-            raise BadModelFile(f"{self.source}: metadata {self.full(key)} is missing; fetch the file again or convert it anew")
+            raise BadModelFile(
+                f"{self.source}: metadata {self.full(key)} is missing; fetch the file again or convert it anew"
+            )
         return value

@@ -148,9 +148,7 @@ REWRITES: tuple[Rewrite, ...] = (
 )
 
 
-def _stack(
-    ops: list[Op], formats: WeightFormats, names: tuple[str, ...], merged_name: str, rewrite: str
-) -> list[Op]:
+def _stack(ops: list[Op], formats: WeightFormats, names: tuple[str, ...], merged_name: str, rewrite: str) -> list[Op]:
     """Stack the matmuls called `names` in each layer into one; later readers see views of its output."""
     result = list(ops)
     for first in [op for op in ops if op.name == names[0] and op.kind == "matmul"]:

@@ -153,9 +153,7 @@ class Sample:
     """Choose the next token from logits by the request's Sampling; the token becomes the next step's input."""
 
 
-Attributes = (
-    Embed | RmsNorm | Matmul | Add | Rope | KvAppend | Attention | ActivationGate | Softcap | Copy | Sample
-)
+Attributes = Embed | RmsNorm | Matmul | Add | Rope | KvAppend | Attention | ActivationGate | Softcap | Copy | Sample
 Kind = Literal[
     "embed", "rmsnorm", "matmul", "add", "rope", "kv_append", "attention",
     "activation_gate", "softcap", "lm_head", "sample", "copy",

@@ -1,0 +1,155 @@
+"""Engine: the facade that scripts and the application use."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence as Ids
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from inference.chat_template import encode_chat
+from inference.events import Event, MemoryStats
+from inference.executor import SampleRequest, StepCost
+from inference.generation import Generation
+from inference.loading import Device, OpenOptions, Progress, no_progress, open_model
+from inference.plan.explain import PlanRow
+from inference.sampling import Sampling
+from inference.sequence import Sequence
+
+Messages = Ids[Mapping[str, Any]]
+
+
+class Engine:
+    """One model on one device. Belongs to the thread that opened it; only `cancel` may be called from another."""
+
+    def __init__(self, name: str | Path, options: OpenOptions, progress: Progress) -> None:
+        opened = open_model(name, options, progress)
+        self.info = opened.info
+        self.config = opened.config
+        self.tokenizer = opened.tokenizer
+        self._template = opened.template
+        self._executor = opened.executor
+        self._cancelled = threading.Event()
+
+    @classmethod
+    def open(
+        cls,
+        path_or_name: str | Path,
+        device: Device = "auto",
+        kv: Literal["auto", "contiguous"] = "auto",
+        context: int | None = None,
+        dtype: Literal["auto", "f32", "f16"] = "auto",
+        kernels: Ids[str] = (),
+        gpu_memory: int | None = None,
+        extend_context: bool = False,
+        progress: Progress = no_progress,
+    ) -> Engine:
+        """Open a model by path, catalogue name or hub name; it is fetched where it is not on this machine.
+
+        `device` "auto" takes the best real GPU, else the CPU. `context` is in tokens; beyond the model's own it
+        needs `extend_context`. `dtype` is that of stored activations and KV; sums are always f32. `kernels`
+        holds "prefer:NAME" or "force:NAME". `gpu_memory` limits what may be allocated there, in bytes.
+        `progress` hears Loading and Notice, and may raise Cancelled. Raises the errors of inference.errors.
+        """
+        if kv not in ("auto", "contiguous"):
+            raise ValueError(f"kv layout {kv!r}: expected auto or contiguous")
+        options = OpenOptions(device, context, extend_context, dtype, tuple(kernels), gpu_memory)
+        return cls(path_or_name, options, progress)
+
+    def sequence(self) -> Sequence:
+        """An empty KV state."""
+        return Sequence(self._executor, self._executor.new_cache(self.info.context))
+
+    def render(self, messages: Messages, add_generation_prompt: bool = True) -> str:
+        """The conversation as the model's template writes it. Raises BadTemplate."""
+        return self._template.render(messages, add_generation_prompt)
+
+    def encode_chat(self, messages: Messages, add_generation_prompt: bool = True) -> list[int]:
+        """Token ids of a conversation; what people wrote never yields special tokens. Raises BadTemplate."""
+        return encode_chat(self._template, self.tokenizer, messages, add_generation_prompt)
+
+    def logits(self, ids: Ids[int], positions: Ids[int] | None = None) -> np.ndarray:
+        """Logits after each of `ids` in a fresh sequence, float32 (n, vocab); only the rows in `positions` if given."""
+        wanted = sorted(range(len(ids)) if positions is None else positions)
+        sequence = self.sequence()
+        sequence.check_room(len(ids))
+        size = self._executor.logits_chunk
+        rows = []
+        try:
+            for start in range(0, len(ids), size):
+                chunk = list(ids[start : start + size])
+                local = [position - start for position in wanted if start <= position < start + len(chunk)]
+                values = self._executor.forward(sequence.cache, chunk, "all" if local else "none")
+                if values is not None:
+                    rows.append(values[local])
+        finally:
+            sequence.close()
+        return np.concatenate(rows)
+
+    def generate(
+        self,
+        prompt: Sequence | Messages | Ids[int],
+        sampling: Sampling | None = None,
+        max_tokens: int | None = None,
+        sequence: Sequence | None = None,
+    ) -> Iterator[Event]:
+        """Generate a reply to messages, to token ids, or from where a sequence stands.
+
+        With `sequence`, the reply is generated there and the longest common prefix with what it holds is kept;
+        afterwards it holds the prompt and the reply but its last token. Without `max_tokens` the reply may grow
+        to the context. Events: Prefill, Token, Notice, Stats, and Finished last. Raises ContextFull where the
+        prompt does not fit.
+        """
+        sampling = sampling or Sampling()
+        self._cancelled.clear()
+        if isinstance(prompt, Sequence):
+            target, ids = prompt, list(prompt.token_ids)
+        else:
+            ids = self._prompt_ids(prompt)
+            target = self.sequence() if sequence is None else sequence
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        request = SampleRequest(sampling, seed, tuple(ids))
+        generation = Generation(self._executor, self.tokenizer, target, request, self._cancelled)
+        try:
+            yield from generation.run(ids, max_tokens, self.info.load_s)
+        finally:
+            if sequence is None and target is not prompt:
+                target.close()
+
+    def plan(self, phase: Literal["decode", "prefill"] = "decode") -> list[PlanRow]:
+        """The explained plan: one row an operation, as it runs."""
+        return self._executor.plan_rows(phase)
+
+    def kernels(self) -> list[dict[str, str]]:
+        """The kernels of a decode step: op, variant and reason, each once."""
+        seen: dict[tuple[str, str], dict[str, str]] = {}
+        for row in self.plan("decode"):
+            entry = {"op": row.name, "variant": row.variant, "reason": row.reason}
+            seen.setdefault((row.name, row.variant), entry)
+        return list(seen.values())
+
+    def memory(self) -> MemoryStats:
+        """Bytes by purpose, now and at the peak."""
+        return self._executor.memory()
+
+    def step_cost(self) -> StepCost:
+        """Host cost of the decode steps of the last reply."""
+        return self._executor.step_cost()
+
+    def cancel(self) -> None:
+        """Stop the reply under way. May be called from any thread."""
+        self._cancelled.set()
+
+    def close(self) -> None:
+        """Free the device's memory. The engine cannot be used afterwards."""
+        self._executor.close()
+
+    def _prompt_ids(self, prompt: Messages | Ids[int]) -> list[int]:
+        if not prompt:
+            raise ValueError("generate needs messages, token ids or a sequence that holds tokens")
+        if isinstance(prompt[0], Mapping):
+            return self.encode_chat(prompt)  # type: ignore[arg-type]
+        return [int(token) for token in prompt]  # type: ignore[call-overload]

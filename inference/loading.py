@@ -1,0 +1,209 @@
+"""Opening a model: find the file, read its config, tokenizer and template, choose a device, upload."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from inference import hub
+from inference.catalog import load_catalog
+from inference.chat_template import ChatTemplate
+from inference.errors import ContextFull, DeviceUnavailable
+from inference.events import Loading, Notice
+from inference.executor import Executor
+from inference.formats.gguf import GGUFFile, open_gguf
+from inference.kernels.base import parse_preference
+from inference.models.config import ModelConfig
+from inference.models.families import config_from_gguf
+from inference.plan.ops import DType
+from inference.tokenizer import Tokenizer
+from inference.weights import WeightStore
+
+Device = Literal["auto", "webgpu", "cpu"]
+Progress = Callable[[Loading | Notice], None]
+
+DEFAULT_CONTEXT = 8192
+"""Context where none is asked for, if the model allows as much."""
+
+
+@dataclass(frozen=True)
+class OpenOptions:
+    """What Engine.open was asked for; see there."""
+
+    device: Device = "auto"
+    context: int | None = None
+    extend_context: bool = False
+    dtype: Literal["auto", "f32", "f16"] = "auto"
+    kernels: tuple[str, ...] = ()
+    gpu_memory: int | None = None
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What was opened, and why so."""
+
+    model: str
+    family: str
+    path: str
+    device: str
+    adapter: str
+    device_reason: str
+    dtype: str
+    kv_layout: str
+    context: int
+    num_layers: int
+    vocab_size: int
+    load_s: float
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """Everything that an Engine is made of."""
+
+    info: EngineInfo
+    config: ModelConfig
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    executor: Executor[Any]
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """The device, why, and for WebGPU the adapter with its report."""
+
+    device: Literal["webgpu", "cpu"]
+    reason: str
+    adapter: Any = None
+    report: Any = None
+
+
+def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> OpenedModel:
+    """Open a model by path or name. Raises the errors of inference.errors; `progress` may raise Cancelled."""
+    path = locate(name, progress)
+    start = time.perf_counter()
+    file = open_gguf(path)
+    config = config_from_gguf(file)
+    context = settle_context(config, options)
+    notices: list[str] = []
+    tokenizer, template = read_tokenizer(file, notices)
+    store = WeightStore(file, config)
+    if store.unused:
+        notices.append(f"{path.name}: {len(store.unused)} tensors are not used: {', '.join(store.unused[:5])}")
+    choice = choose_device(options.device)
+    executor, dtype = make_executor(config, store, choice, options, notices)
+    try:
+        executor.load(lambda done, total: progress(Loading("weights", done, total)))
+    except BaseException:
+        executor.close()
+        raise
+    info = EngineInfo(
+        model=config.name,
+        family=config.family,
+        path=str(path),
+        device=choice.device,
+        adapter=executor.adapter,
+        device_reason=choice.reason,
+        dtype=dtype,
+        kv_layout="contiguous",
+        context=context,
+        num_layers=config.num_layers,
+        vocab_size=config.vocab_size,
+        load_s=time.perf_counter() - start,
+        notices=tuple(notices),
+    )
+    for notice in notices:
+        progress(Notice(notice))
+    return OpenedModel(info, config, tokenizer, template, executor)
+
+
+def locate(name: str | Path, progress: Progress) -> Path:
+    """The model's file, fetched where it is not on this machine. Raises ModelNotFound, FetchFailed or Cancelled."""
+    store = hub.default_store()
+    return hub.fetch(hub.resolve(str(name), load_catalog(), store), store, progress)
+
+
+def settle_context(config: ModelConfig, options: OpenOptions) -> int:
+    """The context length to use; raises ContextFull for one beyond the model's own without `extend_context`."""
+    if options.context is None:
+        return min(config.max_context, DEFAULT_CONTEXT)
+    if options.context > config.max_context and not options.extend_context:
+        raise ContextFull(
+            f"a context of {options.context} is more than the {config.max_context} that {config.name} was made for; "
+            "add --extend-context to use it all the same"
+        )
+    return options.context
+
+
+def read_tokenizer(file: GGUFFile, notices: list[str]) -> tuple[Tokenizer, ChatTemplate]:
+    """The tokenizer and the chat template; where the file has no template, a plain one and a notice."""
+    tokenizer = Tokenizer.from_gguf(file.metadata, hub.default_store().folder.parent / "tokenizers")
+    bos = "" if tokenizer.bos_id is None else tokenizer.token_text(tokenizer.bos_id)
+    eos = "" if tokenizer.eos_id is None else tokenizer.token_text(tokenizer.eos_id)
+    source = file.metadata.get("tokenizer.chat_template")
+    if source is None:
+        notices.append(
+            f"{file.path.name} has no chat template (it is a base model): messages are joined as plain text, "
+            "which the model continues"
+        )
+        return tokenizer, ChatTemplate.plain(bos if tokenizer.add_bos else "")
+    return tokenizer, ChatTemplate(str(source), bos, eos)
+
+
+def choose_device(wanted: Device) -> DeviceChoice:
+    """The device to run on. Raises DeviceUnavailable where "webgpu" is wanted and there is no adapter."""
+    if wanted == "cpu":
+        return DeviceChoice("cpu", "asked for")
+    # Imported here, since --device cpu must run where no GPU library can be loaded.
+    from inference.gpu.device import choose_adapter
+
+    try:
+        adapter, report = choose_adapter()
+    except DeviceUnavailable as error:
+        if wanted == "webgpu":
+            raise
+        return DeviceChoice("cpu", str(error))
+    if wanted == "auto" and report.software:
+        return DeviceChoice(
+            "cpu",
+            f"the only adapter, {report.name}, is software: NumPy is faster; --device webgpu takes it all the same",
+        )
+    return DeviceChoice("webgpu", "asked for" if wanted == "webgpu" else report.reason, adapter, report)
+
+
+def make_executor(
+    config: ModelConfig, store: WeightStore, choice: DeviceChoice, options: OpenOptions, notices: list[str]
+) -> tuple[Any, str]:
+    """The executor, not yet loaded, and how its dtypes read."""
+    if choice.device == "cpu":
+        from inference.cpu.executor import NumpyExecutor
+
+        if options.dtype == "f16":
+            notices.append("--dtype f16 has no effect on the CPU: NumPy computes and stores in f32")
+        if options.kernels:
+            notices.append("--kernels has no effect on the CPU: there is one kernel an operation")
+        return NumpyExecutor(config, store), "f32"
+    from inference.gpu.executor import WebGpuExecutor
+
+    f16 = "shader-f16" in choice.report.features
+    dtype: DType = "f16" if options.dtype == "f16" else "f32"
+    # Keys and values in f16 halve the cache and lose nothing that sampling would notice; activations may overflow.
+    kv_dtype: DType = "f16" if options.dtype == "auto" and f16 and not choice.report.software else dtype
+    executor = WebGpuExecutor(
+        config,
+        store,
+        choice.adapter,
+        choice.report,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        preferences=[parse_preference(text) for text in options.kernels],
+        memory_limit=options.gpu_memory,
+    )
+    return executor, dtype if dtype == kv_dtype else f"{dtype}, KV {kv_dtype}"
+
+
+def no_progress(_: Loading | Notice) -> None:
+    """For callers that do not watch."""

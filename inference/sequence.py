@@ -1,0 +1,111 @@
+"""A sequence: the token ids of one conversation and the KV cache that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence as Ids
+from typing import Any
+
+import numpy as np
+
+from inference.errors import ContextFull
+from inference.events import KvStats
+from inference.executor import Executor
+
+
+class Sequence:
+    """A KV state. `token_ids` is what the cache holds; the last sampled id is not in it yet."""
+
+    def __init__(self, executor: Executor[Any], cache: Any, ids: Ids[int] = ()) -> None:
+        self._executor = executor
+        self._cache = cache
+        self._ids = list(ids)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(self._ids)
+
+    @property
+    def cache(self) -> Any:
+        """The KV cache, for the executor."""
+        return self._cache
+
+    @property
+    def context(self) -> int:
+        return self._cache.context
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def append(self, ids: Ids[int]) -> np.ndarray:
+        """Append ids (at least one); returns the logits after the last, float32 (vocab,). Raises ContextFull."""
+        if not ids:
+            raise ValueError("append needs at least one token id")
+        self.check_room(len(self._ids) + len(ids))
+        *_, last = self.chunks(ids)
+        for _ in self.prefill(ids[: len(ids) - len(last)]):
+            pass
+        logits = self._executor.forward(self._cache, last, "last")
+        assert logits is not None
+        self._ids += last
+        return logits
+
+    def set_ids(self, ids: Ids[int]) -> int:
+        """Make the cache hold exactly `ids`; returns how many were there already (the longest common prefix)."""
+        self.check_room(len(ids))
+        reused = self.common_prefix(ids)
+        self.truncate(reused)
+        for _ in self.prefill(ids[reused:]):
+            pass
+        return reused
+
+    def prefill(self, ids: Ids[int]) -> Iterator[int]:
+        """Append ids chunk by chunk without logits; yields the tokens done so far after each chunk."""
+        done = 0
+        for chunk in self.chunks(ids):
+            self._executor.forward(self._cache, chunk, "none")
+            self._ids += chunk
+            done += len(chunk)
+            yield done
+
+    def settle(self, ids: Ids[int]) -> None:
+        """Record ids that the executor appended by itself, and forget what it computed beyond them."""
+        self._ids += ids
+        self._cache.truncate(len(self._ids))
+
+    def chunks(self, ids: Ids[int]) -> Iterator[list[int]]:
+        """The ids in pieces that one step takes."""
+        size = self._executor.chunk
+        for start in range(0, len(ids), size):
+            yield list(ids[start : start + size])
+
+    def common_prefix(self, ids: Ids[int]) -> int:
+        """How many leading ids are those that the cache holds."""
+        pairs = zip(self._ids, ids, strict=False)
+        return next((index for index, (held, new) in enumerate(pairs) if held != new), min(len(self._ids), len(ids)))
+
+    def truncate(self, length: int) -> None:
+        """Forget everything from position `length` on."""
+        if not 0 <= length <= len(self._ids):
+            raise ValueError(f"cannot truncate to {length} tokens: the sequence holds {len(self._ids)}")
+        self._cache.truncate(length)
+        del self._ids[length:]
+
+    def fork(self) -> Sequence:
+        """An independent sequence with the same content."""
+        return Sequence(self._executor, self._cache.fork(), self._ids)
+
+    def kv_stats(self) -> KvStats:
+        return self._cache.stats()
+
+    def close(self) -> None:
+        """Free the cache. The sequence is empty afterwards and can be used again."""
+        self._cache.close()
+        self._ids.clear()
+
+    def check_room(self, tokens: int) -> None:
+        """Raises ContextFull where `tokens` would not fit."""
+        if tokens > self.context:
+            raise ContextFull(
+                f"{tokens} tokens do not fit the context of {self.context}; "
+                "shorten the conversation or choose a larger --context"
+            )
