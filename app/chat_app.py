@@ -17,7 +17,7 @@ from app.model_list import ModelEntry
 from app.screens.chat import ChatScreen
 from app.screens.help import HelpScreen
 from app.screens.models import ModelMenu
-from app.settings import Settings, save_settings
+from app.settings import Settings, save_settings, with_model
 from app.theme import GLASS, GLASS_LIGHT
 from inference.sampling import Sampling
 
@@ -101,8 +101,7 @@ class ChatApp(App[None]):
         self.push_screen(HelpScreen([(", ".join(keys[id][0]), keys[id][1]) for id in ordered]))
 
     def on_chat_screen_model_loaded(self, event: ChatScreen.ModelLoaded) -> None:
-        source = str(Path(event.source).expanduser().absolute()) if Path(event.source).exists() else event.source
-        self._remember(replace(self._settings, model=source))
+        self._remember(with_model(self._settings, event.source))
 
     def _remember_theme(self, theme: Theme) -> None:
         self._remember(replace(self._settings, theme=theme.name))

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from inference.errors import Cancelled, GlasschatError
@@ -111,9 +112,10 @@ class Unloaded:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model is ready. `source` is the name or path that was asked for."""
+    """A model is ready. `source` is the name or path that was asked for, `title` what to call it."""
 
     source: str
+    title: str
     info: InfoLike
     decode: tuple[PlanRow, ...]
     prefill: tuple[PlanRow, ...]
@@ -218,7 +220,7 @@ class EngineThread:
         self._events.append(LoadStarted(command.model))
         path = self._resolve(command.model, progress, stop.is_set)
         if self._engine is not None:
-            memory, name = self._engine.memory(), self._engine.info.model
+            memory, name = self._engine.memory(), _title(self._engine.info)
             self._close()
             freed = memory.weights_bytes + memory.kv_bytes + memory.scratch_bytes + memory.staging_bytes
             self._events.append(Unloaded(name, freed))
@@ -226,7 +228,9 @@ class EngineThread:
         try:
             sequence = engine.sequence()
             plans = tuple(engine.plan("decode")), tuple(engine.plan("prefill"))
-            loaded = Loaded(command.model, engine.info, *plans, engine.memory(), sequence.kv_stats())
+            loaded = Loaded(
+                command.model, _title(engine.info), engine.info, *plans, engine.memory(), sequence.kv_stats()
+            )
         except BaseException:
             engine.close()
             raise
@@ -249,3 +253,8 @@ class EngineThread:
         engine, self._engine, self._sequence = self._engine, None, None
         if engine is not None:
             engine.close()
+
+
+def _title(info: InfoLike) -> str:
+    """The file's name: what a file says of itself is often the name of a training run."""
+    return Path(info.path).stem or info.model

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import platformdirs
@@ -68,3 +68,9 @@ def save_settings(settings: Settings, path: Path) -> str:
             Path(temporary).unlink(missing_ok=True)
         return f"The settings could not be saved to {path}: {error}"
     return ""
+
+
+def with_model(settings: Settings, name: str) -> Settings:
+    """The settings with that model as the last one used; a path is made absolute."""
+    path = Path(name).expanduser()
+    return replace(settings, model=str(path.absolute()) if path.exists() else name)

@@ -123,7 +123,7 @@ class ChatScreen(Screen[None]):
         self._conversation = self._conversation.with_turn("user", text)
         self._replies += 1
         self._answer = Answer(self._replies)
-        self._transcript.begin_reply(self._loaded.info.model)
+        self._transcript.begin_reply(self._loaded.title)
         self._engine.submit(
             Generate(self._replies, self._conversation.messages(), self._sampling, max_tokens=self._max_tokens)
         )
@@ -270,11 +270,11 @@ class ChatScreen(Screen[None]):
         self.query_one(DtypePanel).show_plans(event.decode, event.prefill)
         where = f"{info.device} ({info.adapter})" if info.adapter else info.device
         reason = f": {info.device_reason}" if info.device_reason else ""
-        self.note(f"{info.model} is ready after {format_seconds(info.load_s)}, on {where}{reason}.")
+        self.note(f"{event.title} is ready after {format_seconds(info.load_s)}, on {where}{reason}.")
         for notice in info.notices:
             self.note(notice)
         self._status.status = Status(
-            info.model, f"{info.device} {info.dtype}", "ready", tokens=event.kv.tokens, context=info.context
+            event.title, f"{info.device} {info.dtype}", "ready", tokens=event.kv.tokens, context=info.context
         )
         self.post_message(self.ModelLoaded(event.source, info.path))
 

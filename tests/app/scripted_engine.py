@@ -93,7 +93,7 @@ class ScriptedEngine:
 
     @property
     def info(self) -> ScriptedInfo:
-        return ScriptedInfo(self.script.model, notices=self.script.notices)
+        return ScriptedInfo(self.script.model, path=f"/models/{self.script.model}.gguf", notices=self.script.notices)
 
     def sequence(self) -> ScriptedSequence:
         return ScriptedSequence()

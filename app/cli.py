@@ -1,0 +1,226 @@
+"""The `chat` command: arguments to one of the screen, ask, models, doctor and bench.
+
+Exit codes: 0 done; 1 the work failed, with one line on stderr; 2 wrong usage; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from app.settings import load_settings, log_path, save_settings, settings_path, with_model
+
+if TYPE_CHECKING:
+    from inference import Engine
+
+Given = dict[str, Any]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    from app.ask import UsageError
+    from app.stderr_guard import native_stderr_to_log, start_log
+    from inference.errors import GlasschatError
+
+    parser = _parser()
+    given = vars(parser.parse_args(argv))
+    log = start_log(log_path())
+    with native_stderr_to_log(log):
+        try:
+            return _command(given)(given)
+        except UsageError as error:
+            _complain(str(error))
+            return 2
+        except GlasschatError as error:
+            _complain(str(error))
+            return 1
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            return 130
+        except BrokenPipeError:
+            # Whoever read the output has enough; Python must not complain about it at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return 0
+        except Exception as error:
+            logging.getLogger(__name__).exception("unexpected error")
+            _complain(f"unexpected error, {type(error).__name__}: {error}; the details are in {log}")
+            return 1
+
+
+def _complain(message: str) -> None:
+    from app.sanitize import visible
+
+    print("chat: " + " ".join(visible(message).split()), file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    from app.options import model_options, request_options
+
+    model, request = model_options(), request_options()
+    parser = argparse.ArgumentParser(
+        prog="chat", description="Talk with a language model on your own machine.", parents=[model, request]
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    ask = commands.add_parser("ask", help="one prompt, one answer, no screen", parents=[model, request])
+    ask.add_argument("prompt", nargs="?", metavar="PROMPT|-", help="the prompt; - or a pipe reads it from stdin")
+    ask.add_argument("--raw", action="store_true", help="send the text without a chat template")
+    ask.add_argument("--json", action="store_true", help="print one JSON object with the text, ids and figures")
+
+    models = commands.add_parser("models", help="list, fetch and remove models")
+    actions = models.add_subparsers(dest="action", metavar="ACTION")
+    actions.add_parser("list", help="the models on this machine and those of the catalogue (the default)")
+    for action, what in (("pull", "fetch a model"), ("info", "what is known of a model"), ("rm", "delete its file")):
+        actions.add_parser(action, help=what).add_argument("name", help="a catalogue name, or org/repo on the hub")
+
+    doctor = commands.add_parser("doctor", help="what this machine offers", parents=[model])
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor.add_argument("--plan", action="store_true", help="print the model's plan: each operation as it would run")
+
+    bench = commands.add_parser("bench", help="measure speed and memory", parents=[model])
+    bench.add_argument("--prompt", type=_counts, default=(128, 512), metavar="N,N", help="lengths (default: 128,512)")
+    bench.add_argument("--gen", type=int, default=64, metavar="N", help="tokens to generate (default: 64)")
+    bench.add_argument("--depth", type=int, default=0, metavar="N", help="tokens already in the cache (default: 0)")
+    bench.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    counts = tuple(int(part) for part in text.split(","))
+    if min(counts) < 1:
+        raise ValueError
+    return counts
+
+
+def _command(given: Given) -> Callable[[Given], int]:
+    match given["command"]:
+        case "ask":
+            return _ask
+        case "models":
+            return _models
+        case "doctor":
+            return _doctor
+        case "bench":
+            return _bench
+    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    return _screen if on_terminal else _ask
+
+
+def _open(path: str, given: Given, progress: Any) -> Engine:
+    from dataclasses import asdict
+
+    from app.options import engine_options
+    from inference import Engine
+
+    return Engine.open(path, **asdict(engine_options(given)), progress=progress)
+
+
+@contextmanager
+def _opened(given: Given) -> Iterator[Engine]:
+    """The engine for the model named, or the last one used, or the starter; remembers which it was."""
+    from app.model_list import resolve_model
+    from app.terminal import ProgressLine
+    from inference.catalog import load_catalog
+    from inference.hub import default_store
+
+    settings, notice = load_settings(settings_path())
+    if notice:
+        _complain(notice)
+    catalog, progress = load_catalog(), ProgressLine()
+    name = given.get("model") or settings.model or catalog.starter
+    try:
+        path = resolve_model(name, progress, lambda: False, catalog=catalog, store=default_store())
+        engine = _open(path, given, progress)
+    finally:
+        progress.wipe()
+    try:
+        if (used := with_model(settings, name)) != settings and (notice := save_settings(used, settings_path())):
+            _complain(notice)
+        yield engine
+    finally:
+        engine.close()
+
+
+def _ask(given: Given) -> int:
+    from app.ask import Question, UsageError, ask, read_question
+    from app.options import sampling_options
+    from app.terminal import ProgressLine
+
+    if given.get("raw") and given.get("system"):
+        raise UsageError("--raw sends the text alone; it cannot be used with --system")
+    question = Question(
+        text=read_question(given.get("prompt")),
+        system=given.get("system", ""),
+        raw=given.get("raw", False),
+        max_tokens=given.get("max_tokens"),
+        sampling=sampling_options(given),
+        as_json=given.get("json", False),
+    )
+    with _opened(given) as engine:
+        return ask(engine, question, ProgressLine())
+
+
+def _screen(given: Given) -> int:
+    from functools import partial
+
+    from app.chat_app import ChatApp, Start
+    from app.engine_thread import EngineThread
+    from app.model_list import model_entries, resolve_model
+    from app.options import sampling_options
+    from inference.catalog import load_catalog
+    from inference.hub import default_store
+
+    settings, notice = load_settings(settings_path())
+    catalog, store = load_catalog(), default_store()
+    start = Start(
+        model=given.get("model") or settings.model,
+        sampling=sampling_options(given),
+        max_tokens=given.get("max_tokens"),
+        system=given.get("system", ""),
+        notices=(notice,) if notice else (),
+    )
+    engine = EngineThread(
+        partial(resolve_model, catalog=catalog, store=store), lambda path, progress: _open(path, given, progress)
+    )
+    app = ChatApp(engine, partial(model_entries, catalog, store), settings, settings_path(), start)
+    app.run()
+    if app.return_code:
+        _complain(f"the screen broke off on an unexpected error; the details are in {log_path()}")
+    return app.return_code or 0
+
+
+def _models(given: Given) -> int:
+    from app import models_command
+    from inference.catalog import load_catalog
+    from inference.hub import default_store
+
+    catalog, store = load_catalog(), default_store()
+    match given["action"]:
+        case "pull":
+            return models_command.pull(given["name"], catalog, store)
+        case "info":
+            return models_command.info(given["name"], catalog, store)
+        case "rm":
+            return models_command.remove(given["name"], catalog, store)
+    return models_command.show_list(catalog, store)
+
+
+def _doctor(given: Given) -> int:
+    from app import reports
+
+    if not given["plan"]:
+        return reports.doctor(given["json"])
+    with _opened(given) as engine:
+        return reports.plan(engine, given["json"])
+
+
+def _bench(given: Given) -> int:
+    from app import reports
+
+    with _opened(given) as engine:
+        return reports.bench(engine, given["prompt"], given["gen"], given["depth"], given["json"])

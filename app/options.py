@@ -1,0 +1,110 @@
+"""The options of the command line that `chat` and `chat ask` share, and what they become."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+from inference.sampling import Sampling
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How a model is opened: the keyword arguments of `Engine.open`."""
+
+    device: str = "auto"
+    kv: str = "auto"
+    context: int | None = None
+    dtype: str = "auto"
+    kernels: tuple[str, ...] = ()
+    gpu_memory: int | None = None
+    extend_context: bool = False
+
+
+def model_options() -> argparse.ArgumentParser:
+    """A parent parser with the options that say how a model is opened.
+
+    They have no defaults, so that they may stand before a subcommand as well as after it.
+    """
+    parser = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    group = parser.add_argument_group("model")
+    group.add_argument("-m", "--model", help="a catalogue name, a GGUF file, or org/repo[/file.gguf] on the hub")
+    group.add_argument("--device", choices=("auto", "webgpu", "cpu"), help="where it runs (default: auto)")
+    group.add_argument("--kv", choices=("auto", "contiguous"), help="layout of the KV cache (default: auto)")
+    group.add_argument("--context", type=_positive, metavar="N", help="context length in tokens")
+    group.add_argument("--extend-context", action="store_true", help="allow a context beyond the model's own limit")
+    group.add_argument("--dtype", choices=("auto", "f32", "f16"), help="storage of activations and KV (default: auto)")
+    group.add_argument("--gpu-memory", type=_bytes, metavar="BYTES", help="use at most so much; K, M or G may follow")
+    group.add_argument(
+        "--kernels", action="append", type=_kernel, metavar="prefer:NAME|force:NAME", help="choose a kernel variant"
+    )
+    return parser
+
+
+def request_options() -> argparse.ArgumentParser:
+    """A parent parser with the options that say what is sampled; without defaults, like `model_options`."""
+    parser = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    group = parser.add_argument_group("reply")
+    default = Sampling()
+    group.add_argument("--max-tokens", type=_positive, metavar="N", help="at most so many tokens")
+    group.add_argument(
+        "--temperature", type=_not_negative, metavar="T", help=f"0 is greedy (default: {default.temperature})"
+    )
+    group.add_argument("--top-k", type=int, metavar="K", help=f"0 is off (default: {default.top_k})")
+    group.add_argument("--top-p", type=_share, metavar="P", help=f"1 is off (default: {default.top_p})")
+    group.add_argument("--min-p", type=_share, metavar="P", help=f"0 is off (default: {default.min_p})")
+    group.add_argument("--seed", type=int, metavar="S", help="the same seed gives the same text on the same device")
+    group.add_argument("--stop", action="append", metavar="TEXT", help="end the reply before it; may be repeated")
+    group.add_argument("--system", metavar="TEXT", help="the system prompt")
+    return parser
+
+
+def engine_options(given: dict[str, Any]) -> EngineOptions:
+    """The engine's options out of the parsed arguments."""
+    names = EngineOptions.__dataclass_fields__
+    options = {name: value for name, value in given.items() if name in names}
+    return EngineOptions(**options | {"kernels": tuple(given.get("kernels", ()))})
+
+
+def sampling_options(given: dict[str, Any]) -> Sampling:
+    """The sampling out of the parsed arguments."""
+    names = ("temperature", "top_k", "top_p", "min_p", "seed")
+    options = {name: given[name] for name in names if name in given}
+    return Sampling(**options, stop=tuple(given.get("stop", ())))
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _not_negative(text: str) -> float:
+    if not 0 <= (number := float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 on")
+    return number
+
+
+def _share(text: str) -> float:
+    if not 0 <= (number := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return number
+
+
+def _bytes(text: str) -> int:
+    digits = text.upper().removesuffix("IB").removesuffix("B")
+    unit = digits[-1:] if digits[-1:] in "KMG" else ""
+    try:
+        return int(float(digits.removesuffix(unit)) * _UNITS[unit])
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 2G or 536870912") from None
+
+
+def _kernel(text: str) -> str:
+    way, _, name = text.partition(":")
+    if way not in ("prefer", "force") or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither prefer:NAME nor force:NAME")
+    return text

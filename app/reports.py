@@ -1,0 +1,60 @@
+"""`chat doctor` and `chat bench`: the engine's own reports, as tables or as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal
+
+from app.terminal import print_table
+
+if TYPE_CHECKING:
+    from inference import Engine
+    from inference.plan.explain import PlanRow
+
+_PHASES: tuple[Literal["decode", "prefill"], ...] = ("decode", "prefill")
+
+
+def doctor(as_json: bool) -> int:
+    """What this machine offers."""
+    from inference.doctor import report
+
+    found = report()
+    if as_json:
+        print(json.dumps(found.to_json(), ensure_ascii=False))
+    else:
+        print_table([(label, str(value)) for label, value in found.rows])
+    return 0
+
+
+def plan(engine: Engine, as_json: bool) -> int:
+    """Each operation of the model's decode and prefill plans, as it would run."""
+    plans = {phase: engine.plan(phase) for phase in _PHASES}
+    if as_json:
+        print(json.dumps({phase: [asdict(row) for row in rows] for phase, rows in plans.items()}, ensure_ascii=False))
+        return 0
+    for phase, rows in plans.items():
+        print(f"{phase}: {len(rows)} operations, {sum(row.dispatches for row in rows)} dispatches")
+        header = ("LAYER", "OPERATION", "IN -> OUT", "WEIGHTS", "SUM IN", "SHAPE", "KERNEL", "ON", "WHY")
+        print_table([header, *map(_plan_cells, rows)])
+        print()
+    return 0
+
+
+def _plan_cells(row: PlanRow) -> tuple[str, ...]:
+    layer = "" if row.layer is None else str(row.layer)
+    types = f"{row.input_dtype} -> {row.output_dtype}"
+    name = row.name if row.name == row.kind else f"{row.kind} {row.name}"
+    return layer, name, types, row.weight or "-", row.accumulate, row.shape, row.variant, row.device, row.reason
+
+
+def bench(engine: Engine, prompts: tuple[int, ...], generate: int, depth: int, as_json: bool) -> int:
+    """Speed and memory, measured."""
+    from inference.bench import run
+
+    found = run(engine, prompts=prompts, generate=generate, depth=depth)
+    if as_json:
+        print(json.dumps(found.to_json(), ensure_ascii=False))
+    else:
+        print_table([(label, str(value)) for label, value in found.rows])
+    return 0
