@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence as Ids
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Ids
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -151,5 +152,5 @@ class Engine:
         if not prompt:
             raise ValueError("generate needs messages, token ids or a sequence that holds tokens")
         if isinstance(prompt[0], Mapping):
-            return self.encode_chat(prompt)  # type: ignore[arg-type]
-        return [int(token) for token in prompt]  # type: ignore[call-overload]
+            return self.encode_chat(cast(Messages, prompt))
+        return [int(token) for token in cast(Ids[int], prompt)]

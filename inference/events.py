@@ -80,7 +80,7 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Token:
-    """One sampled token. `text` is what it adds to the reply; it may be empty while UTF-8 or a stop string is undecided.
+    """One sampled token. `text` is what it adds to the reply, empty while UTF-8 or a stop string is undecided.
 
     `id` is -1 for text that was held back and is flushed at the end of a reply.
     """

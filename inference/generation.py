@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from inference.events import Alternative, Event, Finished, FinishReason, Notice, Prefill, Stats, Timings, Token
@@ -73,7 +73,7 @@ class Generation:
         yield self._stats(timings)
         yield Finished(reason, timings)
 
-    def _decode(self, last: list[int], max_tokens: int | None) -> Iterator[Event]:
+    def _decode(self, last: list[int], max_tokens: int | None) -> Generator[Event, None, FinishReason]:
         """Sample until something ends the reply; the generator's value is the reason."""
         stream = self._executor.stream(self._sequence.cache, last, self._request)
         reason: FinishReason = "context"

@@ -45,7 +45,7 @@ Observer = Callable[[Op, np.ndarray], None]
 """Called with each op and its output, for tests and probes."""
 
 PREFILL_CHUNK = 256
-# A one-row product is bound by memory; OpenBLAS's threads wait on each other more than they share (see docs/decisions.md).
+# A one-row product is bound by memory: OpenBLAS's threads wait on each other longer than they share the work.
 DECODE_THREADS = 1
 MATMUL_REASON = "f32 product through BLAS, {threads}: the reference that every other kernel is compared with"
 
@@ -53,7 +53,7 @@ MATMUL_REASON = "f32 product through BLAS, {threads}: the reference that every o
 class NumpyExecutor:
     """Holds the weights as float32 and runs plans op by op."""
 
-    device: Literal["cpu"] = "cpu"
+    device: Literal["webgpu", "cpu"] = "cpu"
     adapter = "NumPy"
     chunk = PREFILL_CHUNK
     logits_chunk = PREFILL_CHUNK

@@ -60,8 +60,8 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, first_position: int, 
     a = attributes
     groups = a.num_heads // a.num_kv_heads
     # (T, H*E) -> (K, T*G, E): the query heads of one KV head are rows of one product.
-    queries = q.reshape(rows, a.num_kv_heads, groups, a.head_dim).transpose(1, 0, 2, 3)
-    queries = queries.reshape(a.num_kv_heads, rows * groups, a.head_dim)
+    by_kv_head = q.reshape(rows, a.num_kv_heads, groups, a.head_dim).transpose(1, 0, 2, 3)
+    queries = by_kv_head.reshape(a.num_kv_heads, rows * groups, a.head_dim)
     scores = np.matmul(queries * np.float32(a.scale), k.transpose(0, 2, 1))  # (K, T*G, S)
     if a.softcap is not None:
         scores = softcap(scores, a.softcap)
@@ -76,5 +76,5 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, first_position: int, 
     weights = np.exp(masked, out=masked)
     weights /= weights.sum(axis=-1, keepdims=True)
     mixed = np.matmul(weights.reshape(a.num_kv_heads, rows * groups, num_keys), v)  # (K, T*G, E)
-    mixed = mixed.reshape(a.num_kv_heads, rows, groups, a.head_dim).transpose(1, 0, 2, 3)
-    return mixed.reshape(rows, a.num_heads * a.head_dim)
+    by_row = mixed.reshape(a.num_kv_heads, rows, groups, a.head_dim).transpose(1, 0, 2, 3)
+    return by_row.reshape(rows, a.num_heads * a.head_dim)

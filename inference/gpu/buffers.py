@@ -26,6 +26,7 @@ class BufferPool:
         self._memory_limit = memory_limit
         self._held: dict[int, tuple[Any, Purpose]] = {}
         self._pending_upload = 0
+        self._marker = device.create_buffer(size=16, usage=_USAGE, label="marker")
         self.bytes: dict[Purpose, int] = {"weights": 0, "kv": 0, "scratch": 0, "staging": 0}
         self.peak = 0
 
@@ -55,9 +56,12 @@ class BufferPool:
                 self.flush()
 
     def flush(self) -> None:
-        """Hand all pending writes to the device and wait until it has taken them."""
-        self._device.queue.submit([])
-        self._device.queue.on_submitted_work_done_sync()
+        """Hand all pending writes to the device and wait until it has done everything submitted so far.
+
+        wgpu-py 0.32 cannot call on_submitted_work_done (its callback has another signature than the library's),
+        so this reads a word back.
+        """
+        self._device.queue.read_buffer(self._marker, 0, 4)
         self._pending_upload = 0
 
     def destroy(self, buffer: Any) -> None:

@@ -30,7 +30,10 @@ class PassEncoder:
     """Encodes lists of dispatches into compute passes; `raw` tells whether the C functions are in use."""
 
     def __init__(self, allow_raw: bool = True) -> None:
-        self._lib, self._null = _raw_functions() if allow_raw else (None, None)
+        self._lib: Any = None
+        self._null: Any = None
+        if allow_raw:
+            self._lib, self._null = _raw_functions()
 
     @property
     def raw(self) -> bool:

@@ -54,7 +54,7 @@ PlanKey = tuple[int, Logits, bool]
 class WebGpuExecutor:
     """One model on one WebGPU device. `kv_dtype` is that of the cache, `dtype` that of all other activations."""
 
-    device: Literal["webgpu"] = "webgpu"
+    device: Literal["webgpu", "cpu"] = "webgpu"
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class WebGpuExecutor:
         cache.length += len(ids)
         if logits == "none":
             # Waiting here keeps the progress that is reported true, and a cancelled prefill short.
-            self._gpu.queue.on_submitted_work_done_sync()
+            self._pool.flush()
             return None
         output = self._scratch[_key(program.plan, False)][Binding("tensor", program.plan.ops[-1].output.name)]
         rows = 1 if logits == "last" else len(ids)
@@ -236,7 +236,7 @@ class WebGpuExecutor:
         return {binding: self._pool.create("scratch", size, binding.space) for binding, size in sizes.items()}
 
     def _write_step(self, position: int, ids: Sequence[int]) -> None:
-        """Set the step's position, rows and tokens. Only with nothing in flight: a step's own end sets the next one's."""
+        """Set the step's position, rows and tokens; with nothing in flight, since a step's end sets the next one's."""
         write = self._gpu.queue.write_buffer
         write(self._shared[Binding("state")], 0, np.array([position, len(ids)], np.uint32))
         write(self._shared[Binding("tokens")], 0, np.asarray(ids, np.uint32))

@@ -49,9 +49,8 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
         case Softcap(cap):
             count = op.output.rows * op.output.columns
             constants: dict[str, Constant] = {"COUNT": count, "CAP": float(cap)}
-            bindings = (tensor(op.inputs[0]), tensor(op.output))
             grid = grid_for(-(-count // 256), context.caps)
-            return (Dispatch("elementwise/softcap.wgsl", constants, bindings, grid),)
+            return (Dispatch("elementwise/softcap.wgsl", constants, (tensor(op.inputs[0]), tensor(op.output)), grid),)
         case Copy():
             constants = {"COLUMNS": op.output.columns, "X_TYPE": op.output.dtype}
             bindings = (tensor(op.inputs[0]), tensor(op.output), STATE)

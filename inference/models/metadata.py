@@ -19,7 +19,7 @@ class Metadata:
         self.architecture = str(values.get("general.architecture", ""))
 
     def integer(self, key: str, default: int | None = None, minimum: int = 1) -> int:
-        """The whole number under `ARCHITECTURE.key`; raises BadModelFile where it is missing, no number, or too small."""
+        """The whole number under `ARCHITECTURE.key`; raises BadModelFile where missing, no number, or too small."""
         value = self._find(key, default)
         if not isinstance(value, int) or isinstance(value, bool):
             raise BadModelFile(f"{self.source}: metadata {self.full(key)} is {value!r}, expected a whole number")
