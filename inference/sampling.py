@@ -122,10 +122,9 @@ def sample(logits: np.ndarray, sampling: Sampling, seed: int, position: int, cou
         logits = _bound(logits)
     order = _most_likely(logits, sampling)
     values = logits[order].astype(np.float64)
-    top = float(values[0])
-    logsumexp = top + float(np.log(np.exp(logits - logits.max(), dtype=np.float32).sum(dtype=np.float64)))
-    logprobs = values - logsumexp
-    chosen = 0 if sampling.temperature == 0 else _choose(values, sampling, uniform(seed, position))
+    total = np.exp(logits - logits[order[0]], dtype=np.float32).sum(dtype=np.float64)
+    logprobs = (values - values[0]) - float(np.log(total))
+    chosen = 0 if sampling.temperature == 0 else choose_candidate(values, sampling, uniform(seed, position))
     shown = order[:NUM_ALTERNATIVES]
     return Sampled(
         id=int(order[chosen]),
@@ -152,8 +151,8 @@ def _most_likely(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     return pool[np.lexsort((pool, -logits[pool]))][:wanted]
 
 
-def _choose(values: np.ndarray, sampling: Sampling, random: float) -> int:
-    """Index into `values` (falling logits): temperature, top-k, top-p, min-p, then the draw."""
+def choose_candidate(values: np.ndarray, sampling: Sampling, random: float) -> int:
+    """Index into `values` (falling logits) by temperature above 0, top-k, top-p, min-p, then the draw at `random`."""
     kept = values[: sampling.top_k] if sampling.top_k else values
     weights = np.exp((kept - kept[0]) / max(sampling.temperature, MIN_TEMPERATURE))
     cumulative = np.cumsum(weights)

@@ -34,7 +34,10 @@ SCRATCH = Binding("scratch", "sample")
 
 @dataclass(frozen=True)
 class Stage:
-    """One dispatch: `lists_in` lists of candidates (None: the logits) become `lists_out`. Offsets in words of scratch."""
+    """One dispatch: `lists_in` lists of candidates (None: the logits) become `lists_out`.
+
+    Where they lie in scratch is in words.
+    """
 
     lists_in: int | None
     lists_out: int

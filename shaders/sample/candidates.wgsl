@@ -74,8 +74,8 @@ fn key_at(item: u32) -> u32 {
   if (item >= VOCAB) { return 0u; }
   let bits = logits[item];
   // NaN is told by its bits: a comparison with it need not be false in WGSL.
-  if ((bits & 0x7fffffffu) > 0x7f800000u) { return key_of(-LIMIT); }
-  var value = clamp(bitcast<f32>(bits), -LIMIT, LIMIT);
+  let is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  var value = select(clamp(bitcast<f32>(bits), -LIMIT, LIMIT), -LIMIT, is_nan);
   if (settings.has_penalties != 0u) {
     let count = counts[item];
     if (count > 0u) {

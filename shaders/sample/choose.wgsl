@@ -59,14 +59,14 @@ fn choose(index: u32, top: f32, sum: f32) {
     ordered_ids[rank] = id;
   }
   workgroupBarrier();
-  let logsumexp = top + log(sum);
+  let log_sum = log(sum);
   if (index < KEEP) {
     scaled[index] = (value_of(ordered_keys[index]) - top) / settings.temperature;
     weights[index] = exp(scaled[index]);
   }
   if (index < SHOWN) {
     result[2u + index] = ordered_ids[index];
-    result[2u + SHOWN + index] = bitcast<u32>(value_of(ordered_keys[index]) - logsumexp);
+    result[2u + SHOWN + index] = bitcast<u32>((value_of(ordered_keys[index]) - top) - log_sum);
   }
   workgroupBarrier();
   if (index != 0u) { return; }
@@ -75,7 +75,7 @@ fn choose(index: u32, top: f32, sum: f32) {
   let chosen = draw(atomicLoad(&kept), random);
   let id = ordered_ids[chosen];
   result[0] = id;
-  result[1] = bitcast<u32>(value_of(ordered_keys[chosen]) - logsumexp);
+  result[1] = bitcast<u32>((value_of(ordered_keys[chosen]) - top) - log_sum);
   tokens[0] = id;
   if (settings.has_penalties != 0u) { counts[id] += 1u; }
   state[0] = position;
