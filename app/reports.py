@@ -44,7 +44,7 @@ def plan(engine: Engine, as_json: bool) -> int:
 def _plan_cells(row: PlanRow) -> tuple[str, ...]:
     layer = "" if row.layer is None else str(row.layer)
     types = f"{row.input_dtype} -> {row.output_dtype}"
-    name = row.name if row.name == row.kind else f"{row.kind} {row.name}"
+    name = row.name if row.kind in row.name else f"{row.kind} {row.name}"
     return layer, name, types, row.weight or "-", row.accumulate, row.shape, row.variant, row.device, row.reason
 
 

@@ -82,7 +82,7 @@ class DtypePanel(Vertical):
 
 def plan_cells(row: PlanRow, look: Look) -> list[Text]:
     """One row of the table."""
-    name = row.name if row.name == row.kind else f"{row.kind} {row.name}"
+    name = row.name if row.kind in row.name else f"{row.kind} {row.name}"
     cast = row.input_dtype != row.output_dtype
     return [
         Text("" if row.layer is None else str(row.layer), look.muted, justify="right"),

@@ -102,20 +102,23 @@ class ChatScreen(Screen[None]):
         """Send a message or run a command; False leaves the text in the prompt, and says why."""
         if (command := parse_slash(text)) is not None:
             if command.name not in COMMANDS:
-                self.note(f"There is no command /{command.name}. /help lists them.", "error")
+                self._hint(f"There is no command /{command.name}. /help lists them.")
                 return False
             self._run_command(command)
             return True
         if self._load_asked:
-            self.note("The model is still loading; your message stays in the box until it is ready.")
+            self._hint("The model is still loading. Your message stays in the box.")
         elif self._loaded is None:
-            self.note("No model is loaded. F5 opens the menu; your message stays in the box.")
+            self._hint("No model is loaded: F5 opens the menu. Your message stays in the box.")
         elif self._answer is not None or self._transcript.writing:
-            self.note("A reply is being written. Esc stops it; your message stays in the box.")
+            self._hint("A reply is being written; Esc stops it. Your message stays in the box.")
         else:
             self._send(text)
             return True
         return False
+
+    def _hint(self, text: str) -> None:
+        self.notify(text, severity="warning", timeout=4, markup=False)
 
     def _send(self, text: str) -> None:
         assert self._loaded is not None
@@ -151,7 +154,7 @@ class ChatScreen(Screen[None]):
     def action_clear(self) -> None:
         """Start over with an empty conversation."""
         if self._answer is not None or self._transcript.writing:
-            self.note("A reply is being written. Esc stops it; then /clear.")
+            self._hint("A reply is being written; Esc stops it, then /clear.")
             return
         self._conversation = replace(self._conversation, turns=())
         self._transcript.clear()
@@ -160,10 +163,10 @@ class ChatScreen(Screen[None]):
     def action_copy_reply(self) -> None:
         """Copy the last reply, raw, to the clipboard."""
         if (text := self._conversation.last_reply()) is None:
-            self.note("There is no reply to copy yet.")
+            self._hint("There is no reply to copy yet.")
             return
         self.app.copy_to_clipboard(text)
-        self.note(f"Copied the last reply, {len(text)} characters.")
+        self.notify(f"Copied the last reply, {len(text)} characters.", timeout=3)
 
     def action_copy_text(self) -> None:
         super().action_copy_text()

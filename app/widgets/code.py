@@ -19,9 +19,9 @@ TAB_SIZE = 4
 
 @lru_cache(maxsize=64)
 def lexer_for(language: str) -> Lexer:
-    """The Pygments lexer of that name; one that colours nothing where the name is unknown."""
+    """The Pygments lexer that a fence's info string names; one that colours nothing where the name is unknown."""
     try:
-        return get_lexer_by_name(language or "text", stripnl=False, ensurenl=False)
+        return get_lexer_by_name(language.partition(" ")[0] or "text", stripnl=False, ensurenl=False)
     except ClassNotFound:
         return TextLexer(stripnl=False, ensurenl=False)
 

@@ -47,6 +47,8 @@ def parse(source: str) -> list[Token]:
     """The tokens of `source`. Line breaks inside a paragraph are kept: models write verse and addresses with them."""
     tokens = _PARSER.parse(source)
     for token in tokens:
+        # An address in angle brackets is its own text; as a link it would be shown twice.
+        token.children = [child for child in token.children or () if child.markup != "autolink"] or None
         for child in token.children or ():
             if child.type == "softbreak":
                 child.type = "hardbreak"
@@ -101,8 +103,7 @@ class MarkdownStream:
                 found += self._items(tokens[begin:end], lines, continued=not found and self._next.kind == "item")
             elif token.type == "fence":
                 code = token.content.removesuffix("\n")
-                language = token.info.strip().partition(" ")[0]
-                found.append(_Located(Block("code", code, language=language), first, last))
+                found.append(_Located(Block("code", code, language=token.info.strip()), first, last))
             else:
                 found.append(_Located(Block("prose", "\n".join(lines[first:last])), first, last))
         if found:

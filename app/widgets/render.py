@@ -192,7 +192,7 @@ class _CodeBlock(rich_markdown.CodeBlock):
 
     @classmethod
     def create(cls, markdown: rich_markdown.Markdown, token: Token) -> _CodeBlock:
-        block = cls(token.info.strip().partition(" ")[0], "")
+        block = cls(token.info.strip(), "")
         assert isinstance(markdown, _Markdown)
         block.look = markdown.look
         return block

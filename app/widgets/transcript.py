@@ -63,6 +63,7 @@ class Transcript(ScrollView, can_focus=True):
         self._width = 0
         self._look: Look | None = None
         self._reply: _Reply | None = None
+        self._follow = True
 
     # What is shown
 
@@ -73,7 +74,7 @@ class Transcript(ScrollView, can_focus=True):
             self._reply.after.append(note)
             return
         self._append(note)
-        self._updated(follow=self._at_end or kind == "user")
+        self._updated(follow=kind == "user")
 
     def clear(self) -> None:
         """Empty the view. A reply that is growing must have been ended before."""
@@ -131,7 +132,7 @@ class Transcript(ScrollView, can_focus=True):
         self._reply = None
         for note in reply.after:
             self._append(note)
-        self._updated(follow=self._at_end)
+        self._updated()
 
     def _pass(self, stream: MarkdownStream, text: str, ended: bool) -> _Pass:
         """Runs on another thread; touches nothing of the widget but what it reads here."""
@@ -142,7 +143,6 @@ class Transcript(ScrollView, can_focus=True):
         return _Pass(width, look, done, laid, growing)
 
     def _apply(self, result: _Pass) -> None:
-        follow = self._at_end
         if (result.width, result.look) == (self._width, self._look):
             self._items += result.done
             for laid in result.laid:
@@ -152,7 +152,7 @@ class Transcript(ScrollView, can_focus=True):
             for item in result.done:
                 self._append(item)
             self._growing = []
-        self._updated(follow)
+        self._updated()
 
     def _append(self, item: Item) -> None:
         self._items.append(item)
@@ -180,6 +180,7 @@ class Transcript(ScrollView, can_focus=True):
         if width and width != self._width:
             self._width = width
             self._relay()
+        self._keep_following()
 
     def _relay(self) -> None:
         self.run_worker(self._lay_out_again(), group="relay", exclusive=True)
@@ -189,7 +190,7 @@ class Transcript(ScrollView, can_focus=True):
         if not width:
             return
         laid, _ = await asyncio.to_thread(_lay_out_all, items, width, look, None)
-        follow, since = self._at_end, self._items[len(items) :]
+        since = self._items[len(items) :]
         if self._items[: len(items)] != items or (width, look) != (self._width, self._look):
             return  # cleared, or changed again: a later pass does it
         self._lines, self._carry = [], None
@@ -200,17 +201,21 @@ class Transcript(ScrollView, can_focus=True):
             self._append(item)
         if self._reply is not None:
             self._reply.wake.set()
-        self._updated(follow)
+        self._updated()
 
-    def _updated(self, follow: bool) -> None:
+    def _updated(self, follow: bool = False) -> None:
+        self._follow = self._follow or follow
         self.virtual_size = Size(self._width, len(self._lines) + len(self._growing))
-        if follow:
-            self.scroll_end(animate=False, immediate=True, x_axis=False)
+        self._keep_following()
         self.refresh()
 
-    @property
-    def _at_end(self) -> bool:
-        return self.scroll_offset.y >= self.max_scroll_y
+    def _keep_following(self) -> None:
+        if self._follow:
+            self.scroll_end(animate=False, immediate=True, x_axis=False)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._follow = new_value >= self.max_scroll_y
 
     # Drawing and selecting
 

@@ -1,0 +1,42 @@
+"""Fixtures of the interface's tests: the app over a scripted engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.chat_app import ChatApp, Start
+from app.engine_thread import EngineThread
+from app.model_list import ModelEntry
+from app.settings import Settings
+from tests.app.scripted_engine import Script, ScriptedEngine, opener, resolve
+
+ENTRIES = [
+    ModelEntry("smollm2-135m-instruct", "SmolLM2 135M Instruct", 98 << 20, Path("/models/smollm2"), 8192, "Apache-2.0"),
+    ModelEntry("gemma-3-270m-it", "Gemma 3 270M", 265 << 20, None, 32768, "Gemma", starter=True),
+]
+
+
+class MadeApp(ChatApp):
+    """The app, and the engines that it opened."""
+
+    engines: list[ScriptedEngine]
+    settings_file: Path
+
+
+@pytest.fixture
+def make_app(tmp_path: Path) -> Callable[..., MadeApp]:
+    """`make_app(Script(...), ..., model=...)`: the app, playing one script for each model loaded."""
+
+    def make(*scripts: Script, model: str = "first", settings: Settings | None = None, system: str = "") -> MadeApp:
+        open_engine, engines = opener(*(scripts or (Script(),)))
+        settings_file = tmp_path / "settings.toml"
+        start = Start(model=model, system=system)
+        thread = EngineThread(resolve, open_engine)
+        app = MadeApp(thread, lambda: list(ENTRIES), settings or Settings(), settings_file, start)
+        app.engines, app.settings_file = engines, settings_file
+        return app
+
+    return make
