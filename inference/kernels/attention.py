@@ -1,0 +1,284 @@
+"""Attention on WebGPU over the KV cache: one row (decode) and many rows (prefill).
+
+All variants sum in f32 and use the online softmax, so none has a longest cache.
+Dimension letters: T rows, H num_heads, K num_kv_heads, E head_dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inference.gpu.device import DeviceCaps
+from inference.kernels.base import Decision, Variant, select
+from inference.kernels.dispatch import STATE, Binding, Constant, Dispatch, KernelContext, tensor
+from inference.plan.ops import Attention, Op
+
+SCRATCH = Binding("scratch", "attention")
+STREAMING_SIZE = 64
+MERGE_SIZE = 64
+
+# Up to this many visible keys one workgroup a KV head is done before a second dispatch would have started.
+FEW_KEYS = 256
+KEYS_PER_SPLIT = 64
+MAX_SPLITS = 64
+# Workgroups that fill a large GPU: shares beyond that only add to the merge.
+MAX_SPLIT_WORKGROUPS = 512
+# vec4s that an invocation of decode keeps of its queries, and as many of its sums; more would leave the registers.
+DECODE_QUADS = 16
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Threads of a workgroup (rows x columns), and the queries and keys that each takes at a time."""
+
+    queries: int
+    keys: int
+    thread_rows: int = 8
+    thread_columns: int = 8
+    stage_queries: bool = True
+
+    @property
+    def rows(self) -> int:
+        """Queries of a workgroup."""
+        return self.queries * self.thread_rows
+
+    def storage(self, head_dim: int) -> int:
+        """Bytes of workgroup memory."""
+        stride = (head_dim // 4 | 1) * 16
+        keys = self.keys * self.thread_columns
+        tiles = (keys + (self.rows if self.stage_queries else 0)) * stride
+        return tiles + 4 * self.rows * (keys + self.thread_columns)
+
+
+# Largest first.
+TILES = (Tile(4, 4), Tile(4, 2), Tile(2, 2), Tile(2, 1), Tile(1, 1))
+SMALL_TILES = tuple(Tile(1, keys, thread_rows=16, thread_columns=4, stage_queries=False) for keys in (4, 2, 1))
+SMALL_STORAGE = 8192
+
+
+@dataclass(frozen=True)
+class AttentionRequest:
+    """What selection looks at. `keys` is the most that a row can see."""
+
+    rows: int
+    attention: Attention
+    f16: bool
+    keys: int
+    caps: DeviceCaps
+
+    @property
+    def group_heads(self) -> int:
+        """Query heads of one KV head."""
+        return self.attention.num_heads // self.attention.num_kv_heads
+
+
+def _unmet(request: AttentionRequest) -> str | None:
+    """What every variant needs."""
+    if request.attention.head_dim % 4:
+        return f"a head dimension of {request.attention.head_dim} is not a multiple of 4"
+    if request.f16 and not request.caps.f16:
+        return "the adapter has no f16"
+    return None
+
+
+def _online_unmet(request: AttentionRequest) -> str | None:
+    if common := _unmet(request):
+        return common
+    if not request.caps.subgroup_size:
+        return request.caps.subgroup_reason
+    return _storage_unmet(_decode_storage(request), request)
+
+
+def _split_unmet(request: AttentionRequest) -> str | None:
+    if common := _online_unmet(request):
+        return common
+    if request.caps.software:
+        return "a software adapter is slower with more workgroups"
+    if request.keys <= FEW_KEYS:
+        return f"{request.keys} keys are few: shares of them would not make up for the merge"
+    return None
+
+
+def _tiled_unmet(request: AttentionRequest) -> str | None:
+    if common := _unmet(request):
+        return common
+    return _storage_unmet(TILES[-1].storage(request.attention.head_dim), request)
+
+
+def _small_unmet(request: AttentionRequest) -> str | None:
+    if common := _unmet(request):
+        return common
+    return _storage_unmet(SMALL_TILES[-1].storage(request.attention.head_dim), request)
+
+
+def _storage_unmet(storage: int, request: AttentionRequest) -> str | None:
+    limit = request.caps.max_workgroup_storage
+    if storage > limit:
+        return f"it needs {storage} bytes of workgroup memory, the device has {limit}"
+    return None
+
+
+DECODE_VARIANTS: tuple[Variant[AttentionRequest], ...] = (
+    Variant("decode_split", "one row, many keys: workgroups share them, then a merge", _split_unmet),
+    Variant("decode_online", "one row: a workgroup a KV head, lanes of a subgroup share a key", _online_unmet),
+    Variant("decode_streaming", "one row, without workgroup memory or subgroups", _unmet),
+)
+PREFILL_VARIANTS: tuple[Variant[AttentionRequest], ...] = (
+    Variant("prefill_tiled", "many rows share tiles of keys and values in workgroup memory", _tiled_unmet),
+    Variant("prefill_small", "many rows share small tiles of keys and values", _small_unmet),
+    Variant("prefill_streaming", "many rows, without workgroup memory", _unmet),
+)
+
+
+def choose(op: Op, context: KernelContext) -> Decision:
+    """The variant for an attention op: of the decode ones for one row, else of the prefill ones.
+
+    Raises KernelUnavailable where the device lacks f16 for f16 storage, or a forced variant cannot run.
+    """
+    variants = DECODE_VARIANTS if op.output.rows == 1 else PREFILL_VARIANTS
+    return select(variants, _request(op, context), context.preferences)
+
+
+def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Dispatch, ...]:
+    """One dispatch, or two with decode_split, whose records lie in SCRATCH between them."""
+    request = _request(op, context)
+    match decision.variant:
+        case "decode_split":
+            return _split(op, context, request)
+        case "decode_online":
+            return (_decode(op, context, request, splits=1),)
+        case "prefill_tiled":
+            return (_prefill(op, context, request, _tile(request)),)
+        case "prefill_small":
+            return (_prefill(op, context, request, _small_tile(request)),)
+        case _:
+            return (_streaming(op, context, request),)
+
+
+def scratch_bytes(op: Op, context: KernelContext) -> int:
+    """Bytes of SCRATCH that the op's chosen variant needs, 0 where none. One op at a time uses it."""
+    if choose(op, context).variant != "decode_split":
+        return 0
+    request = _request(op, context)
+    return request.attention.num_heads * _splits(request) * (request.attention.head_dim + 4) * 4
+
+
+def _request(op: Op, context: KernelContext) -> AttentionRequest:
+    assert isinstance(op.attributes, Attention)
+    keys = min(context.kv_bucket, op.attributes.window or context.kv_bucket)
+    f16 = "f16" in (op.output.dtype, context.kv_dtype)
+    return AttentionRequest(op.output.rows, op.attributes, f16, keys, context.caps)
+
+
+def _constants(op: Op, context: KernelContext, attention: Attention) -> dict[str, Constant]:
+    q = op.inputs[0]
+    return {
+        "X_TYPE": op.output.dtype,
+        "KV_TYPE": context.kv_dtype,
+        "NUM_HEADS": attention.num_heads,
+        "NUM_KV_HEADS": attention.num_kv_heads,
+        "HEAD_DIM": attention.head_dim,
+        "SCALE": float(attention.scale),
+        "WINDOW": attention.window or 0,
+        "SOFTCAP": float(attention.softcap or 0.0),
+        "Q_STRIDE": q.storage.columns,
+        "Q_FIRST": q.first_column,
+    }
+
+
+def _bindings(op: Op, output: Binding) -> tuple[Binding, ...]:
+    return tensor(op.inputs[0]), output, STATE, Binding("kv", f"{op.layer}.k"), Binding("kv", f"{op.layer}.v")
+
+
+def _lanes(request: AttentionRequest) -> int:
+    """Invocations that share a key: a power of two that divides its vec4s, so that none is idle."""
+    quads = request.attention.head_dim // 4
+    return min(request.caps.subgroup_size, 32, quads & -quads)
+
+
+def _decode_heads(request: AttentionRequest) -> int:
+    """Query heads that share their reads of a KV head in one workgroup."""
+    lane_quads = request.attention.head_dim // 4 // _lanes(request)
+    heads = request.group_heads
+    return max(n for n in range(1, heads + 1) if heads % n == 0 and (n == 1 or n * lane_quads <= DECODE_QUADS))
+
+
+def _decode_threads(request: AttentionRequest) -> int:
+    return min(128, request.caps.max_invocations)
+
+
+def _decode_storage(request: AttentionRequest) -> int:
+    """Bytes of workgroup memory."""
+    groups = _decode_threads(request) // _lanes(request)
+    return groups * (request.attention.head_dim * 4 + _decode_heads(request) * 8)
+
+
+def _splits(request: AttentionRequest) -> int:
+    """Shares of the visible keys, fixed for a program."""
+    workgroups = request.attention.num_heads // _decode_heads(request)
+    return max(2, min(-(-request.keys // KEYS_PER_SPLIT), MAX_SPLITS, MAX_SPLIT_WORKGROUPS // workgroups))
+
+
+def _decode(op: Op, context: KernelContext, request: AttentionRequest, splits: int) -> Dispatch:
+    lanes, heads = _lanes(request), _decode_heads(request)
+    constants = _constants(op, context, request.attention) | {
+        "HEADS": heads,
+        "SPLITS": splits,
+        "LANES": lanes,
+        "LANE_GROUPS": _decode_threads(request) // lanes,
+    }
+    bindings = _bindings(op, SCRATCH if splits > 1 else tensor(op.output))
+    return Dispatch("attention/decode.wgsl", constants, bindings, (request.attention.num_heads // heads, splits, 1))
+
+
+def _split(op: Op, context: KernelContext, request: AttentionRequest) -> tuple[Dispatch, Dispatch]:
+    splits, attention = _splits(request), request.attention
+    constants: dict[str, Constant] = {
+        "X_TYPE": op.output.dtype,
+        "NUM_HEADS": attention.num_heads,
+        "HEAD_DIM": attention.head_dim,
+        "SPLITS": splits,
+        "SIZE": MERGE_SIZE,
+    }
+    workgroups = -(-attention.num_heads * attention.head_dim // 4 // MERGE_SIZE)
+    merge = Dispatch("attention/merge.wgsl", constants, (SCRATCH, tensor(op.output), STATE), (workgroups, 1, 1))
+    return _decode(op, context, request, splits), merge
+
+
+def _streaming(op: Op, context: KernelContext, request: AttentionRequest) -> Dispatch:
+    attention = request.attention
+    quads = attention.head_dim // 4
+    # Many rows fill the device by themselves, so each invocation makes more of the output per key that it reads.
+    chunk = 1 if request.rows == 1 else min(4, quads & -quads)
+    constants = _constants(op, context, attention) | {"CHUNK": chunk, "SIZE": STREAMING_SIZE}
+    invocations = attention.num_heads * quads // chunk
+    grid = (-(-invocations // STREAMING_SIZE), request.rows, 1)
+    return Dispatch("attention/streaming.wgsl", constants, _bindings(op, tensor(op.output)), grid)
+
+
+def _tile(request: AttentionRequest) -> Tile:
+    """The largest tile that fits, and is not mostly rows that the step does not have."""
+    head_dim, queries = request.attention.head_dim, request.rows * request.group_heads
+    fitting = (
+        tile
+        for tile in TILES
+        if tile.storage(head_dim) <= request.caps.max_workgroup_storage and tile.rows <= max(queries, TILES[-1].rows)
+    )
+    return next(fitting)
+
+
+def _small_tile(request: AttentionRequest) -> Tile:
+    fitting = (tile for tile in SMALL_TILES[:-1] if tile.storage(request.attention.head_dim) < SMALL_STORAGE)
+    return next(fitting, SMALL_TILES[-1])
+
+
+def _prefill(op: Op, context: KernelContext, request: AttentionRequest, tile: Tile) -> Dispatch:
+    constants = _constants(op, context, request.attention) | {
+        "THREAD_ROWS": tile.thread_rows,
+        "THREAD_COLUMNS": tile.thread_columns,
+        "QUERIES": tile.queries,
+        "KEYS": tile.keys,
+        "STAGE_QUERIES": tile.stage_queries,
+    }
+    grid = (-(-request.rows * request.group_heads // tile.rows), request.attention.num_kv_heads, 1)
+    return Dispatch("attention/prefill.wgsl", constants, _bindings(op, tensor(op.output)), grid)

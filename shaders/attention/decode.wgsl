@@ -1,0 +1,136 @@
+// Attention of one row: a workgroup takes HEADS query heads of one KV head over one of SPLITS shares of the
+// visible keys (online softmax, arXiv:1805.02867; shares: flash decoding, arXiv:2311.01282).
+//
+// Bindings: common.wgsl; output at 1: with one share (NUM_HEADS * HEAD_DIM) ${X_TYPE}, else a record of
+//           1 + QUADS vec4<f32> a head and share: (largest score, sum of weights, 0, 0), then the weighted values.
+// Grid: (NUM_HEADS / HEADS, SPLITS).
+// LANES invocations share a key, each with LANE_QUADS vec4s of it; a lane group takes 4 keys at a time.
+
+//% set score_type = "vec4<f32>"
+//% include "attention/common.wgsl"
+
+const HEADS: u32 = ${HEADS}u;
+const SPLITS: u32 = ${SPLITS}u;
+const LANES: u32 = ${LANES}u;
+const LANE_QUADS: u32 = ${HEAD_DIM // 4 // LANES}u;
+const LANE_GROUPS: u32 = ${LANE_GROUPS}u;
+//% set quads = HEAD_DIM // 4 // LANES
+
+//% if SPLITS > 1
+@group(0) @binding(1) var<storage, read_write> partial: array<vec4<f32>>;
+//% else
+@group(0) @binding(1) var<storage, read_write> output: array<vec4<${X_TYPE}>>;
+//% endif
+
+var<workgroup> group_max: array<f32, ${HEADS * LANE_GROUPS}>;
+var<workgroup> group_sum: array<f32, ${HEADS * LANE_GROUPS}>;
+var<workgroup> group_values: array<vec4<f32>, ${LANE_GROUPS * HEAD_DIM // 4}>;
+
+@compute @workgroup_size(${LANES * LANE_GROUPS})
+fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) index: u32) {
+  if (state[1] == 0u) { return; }
+  let lane = index % LANES;
+  let group = index / LANES;
+  let first_head = workgroup.x * HEADS;
+  let kv_head = first_head / GROUP_HEADS;
+  let position = state[0];
+  let start = first_visible(position);
+  let share = (position + SPLITS - start) / SPLITS;  // ceil(visible / SPLITS)
+  let first = start + workgroup.y * share;
+  let end = min(first + share, position + 1u);
+
+  var queries: array<vec4<f32>, ${HEADS * quads}>;
+  var values: array<vec4<f32>, ${HEADS * quads}>;
+  var largest: array<f32, HEADS>;
+  var total: array<f32, HEADS>;
+//% for h in range(HEADS)
+  largest[${h}] = LOWEST;
+//% for j in range(quads)
+  queries[${h * quads + j}] = query_at(0u, first_head + ${h}u, lane + ${j * LANES}u);
+//% endfor
+//% endfor
+
+  // The same number of turns for all lanes: shuffles need their partners awake.
+  for (var base = first; base < end; base += 4u * LANE_GROUPS) {
+    let keys = base + group + LANE_GROUPS * vec4<u32>(0u, 1u, 2u, 3u);
+    let visible = keys < vec4<u32>(end);
+    let at = min(keys, vec4<u32>(end - 1u));
+//% for h in range(HEADS)
+    var score${h} = vec4<f32>();
+//% endfor
+//% for j in range(quads)
+    {
+      let quad = lane + ${j * LANES}u;
+//% for u in range(4)
+      let key${u} = key_at(at[${u}], kv_head, quad);
+//% endfor
+//% for h in range(HEADS)
+      let query${h} = queries[${h * quads + j}];
+      score${h} += vec4<f32>(dot(query${h}, key0), dot(query${h}, key1), dot(query${h}, key2), dot(query${h}, key3));
+//% endfor
+    }
+//% endfor
+//% for h in range(HEADS)
+    for (var offset = 1u; offset < LANES; offset *= 2u) { score${h} += subgroupShuffleXor(score${h}, offset); }
+    score${h} = select(vec4<f32>(LOWEST), softcap(score${h}), visible);
+    let largest${h} = max(largest[${h}], max(max(score${h}.x, score${h}.y), max(score${h}.z, score${h}.w)));
+    let weight${h} = select(vec4<f32>(), exp(score${h} - largest${h}), visible);
+    let shrink${h} = exp(largest[${h}] - largest${h});
+    largest[${h}] = largest${h};
+    total[${h}] = total[${h}] * shrink${h} + dot(weight${h}, vec4<f32>(1.0));
+//% endfor
+//% for j in range(quads)
+    {
+      let quad = lane + ${j * LANES}u;
+//% for u in range(4)
+      let value${u} = value_at(at[${u}], kv_head, quad);
+//% endfor
+//% for h in range(HEADS)
+      values[${h * quads + j}] = values[${h * quads + j}] * shrink${h} + weight${h}.x * value0 + weight${h}.y * value1
+          + weight${h}.z * value2 + weight${h}.w * value3;
+//% endfor
+    }
+//% endfor
+  }
+
+  if (lane == 0u) {
+//% for h in range(HEADS)
+    group_max[${h}u * LANE_GROUPS + group] = largest[${h}];
+    group_sum[${h}u * LANE_GROUPS + group] = total[${h}];
+//% endfor
+  }
+  workgroupBarrier();
+//% for h in range(HEADS)
+  {
+    let head = first_head + ${h}u;
+    var most = LOWEST;
+    for (var g = 0u; g < LANE_GROUPS; g++) { most = max(most, group_max[${h}u * LANE_GROUPS + g]); }
+    var sum = 0.0;
+    for (var g = 0u; g < LANE_GROUPS; g++) {
+      sum += group_sum[${h}u * LANE_GROUPS + g] * exp(group_max[${h}u * LANE_GROUPS + g] - most);
+    }
+    let shrink = exp(largest[${h}] - most);
+//% for j in range(quads)
+    group_values[group * QUADS + lane + ${j * LANES}u] = values[${h * quads + j}] * shrink;
+//% endfor
+    workgroupBarrier();
+    for (var quad = index; quad < QUADS; quad += LANES * LANE_GROUPS) {
+      var value = vec4<f32>();
+      for (var g = 0u; g < LANE_GROUPS; g++) { value += group_values[g * QUADS + quad]; }
+//% if SPLITS > 1
+      partial[(head * SPLITS + workgroup.y) * (QUADS + 1u) + 1u + quad] = value;
+//% else
+      output[head * QUADS + quad] = vec4<${X_TYPE}>(value / sum);
+//% endif
+    }
+//% if SPLITS > 1
+    if (index == 0u) {
+      partial[(head * SPLITS + workgroup.y) * (QUADS + 1u)] = vec4<f32>(most, sum, 0.0, 0.0);
+    }
+//% endif
+//% if not loop.last
+    workgroupBarrier();
+//% endif
+  }
+//% endfor
+}
