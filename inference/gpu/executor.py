@@ -34,7 +34,7 @@ from inference.rope import rope_table
 from inference.sampling import Sampled
 from inference.weights import WeightStore
 
-ROW_BUCKETS = (1, 8, 64, 256)
+ROW_BUCKETS = (1, 8, 32, 64, 256)
 """A step runs the program of the smallest bucket that holds its rows; rows beyond them leave early."""
 
 KV_BUCKETS = (256, 1024, 4096, 16384, 65536, 2**31)
@@ -136,14 +136,16 @@ class WebGpuExecutor:
         self._write_request(request)
         cache.ensure(cache.length + len(ids))
         self._write_step(cache.length, ids)
-        self._submit(cache, len(ids))
         self._queue.reset_cost()
+        self._submit(cache, len(ids))
         try:
             with _short_switch_interval():
-                while len(self._queue):
+                while True:
                     while not self._queue.full and cache.length < cache.context:
-                        cache.ensure(cache.length + 1)
+                        self._grow(cache)
                         self._submit(cache, 1)
+                    if not len(self._queue):
+                        return
                     yield unpack_result(self._queue.next_result())
         finally:
             self._queue.drain()
@@ -178,13 +180,19 @@ class WebGpuExecutor:
         )
 
     def close(self) -> None:
-        self._queue.drain()
+        self._queue.close()
         self._pool.destroy_all()
         self._gpu.destroy()
 
+    def _grow(self, cache: GpuContiguousCache) -> None:
+        """Make room for one more token. Growing copies the cache, so the steps before it must be with the device."""
+        if cache.length == cache.capacity:
+            self._queue.wait_submitted()
+            cache.ensure(cache.length + 1)
+
     def _submit(self, cache: GpuContiguousCache, rows: int) -> None:
         program, prepared = self._program(cache, rows, "last", sampled=True)
-        self._queue.submit(prepared)
+        self._queue.submit(prepared, measured=rows == 1)
         cache.length += rows
         if rows == 1:
             self._dispatches_per_step = len(program.dispatches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from inference.gpu.encoder import PassEncoder, Prepared
 
 
 class StepQueue:
-    """Steps in flight on one device, oldest first. Each copies a small result that is mapped when it is due."""
+    """Steps in flight on one device, oldest first. Each copies a small result that is mapped when it is due.
+
+    One thread encodes while a second finishes and submits; nothing else happens in the second.
+    """
 
     def __init__(self, device: Any, pool: BufferPool, encoder: PassEncoder, result: Any, depth: int) -> None:
         self.depth = depth
@@ -24,7 +28,9 @@ class StepQueue:
         self._encoder = encoder
         self._result = result
         self._ring = deque(pool.create_readback(result.size, f"result {index}") for index in range(depth))
-        self._in_flight: deque[tuple[Any, Any]] = deque()
+        self._in_flight: deque[tuple[Future[Any], Any]] = deque()
+        # Finishing a command buffer costs as much as encoding it and releases the interpreter's lock.
+        self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submit")
         self.encode_s = 0.0
         self.submit_s = 0.0
         self.wait_s = 0.0
@@ -37,8 +43,11 @@ class StepQueue:
     def full(self) -> bool:
         return len(self._in_flight) >= self.depth
 
-    def submit(self, prepared: Prepared) -> None:
-        """Encode one step in one compute pass, submit it, and ask for its result."""
+    def submit(self, prepared: Prepared, measured: bool) -> None:
+        """Encode one step in one compute pass; the second thread submits it and asks for its result.
+
+        `measured` steps count in the host costs.
+        """
         readback = self._ring.popleft()
         start = time.perf_counter()
         encoder = self._device.create_command_encoder()
@@ -46,25 +55,28 @@ class StepQueue:
         self._encoder.encode(compute_pass, prepared)
         compute_pass.end()
         encoder.copy_buffer_to_buffer(self._result, 0, readback, 0, self._result.size)
-        encoded = time.perf_counter()
-        _guarded(lambda: self._device.queue.submit([encoder.finish()]))
-        self._in_flight.append((readback.map_async(wgpu.MapMode.READ), readback))
-        self.encode_s += encoded - start
-        self.submit_s += time.perf_counter() - encoded
-        self.steps += 1
+        if measured:
+            self.encode_s += time.perf_counter() - start
+            self.steps += 1
+        self._in_flight.append((self._submitter.submit(self._finish, encoder, readback, measured), readback))
 
     def next_result(self) -> np.ndarray:
-        """Wait for the oldest step; its result as uint32 words."""
+        """Wait for the oldest step; its result as uint32 words. Raises DeviceLost."""
         start = time.perf_counter()
-        promise, readback = self._in_flight.popleft()
+        submitted, readback = self._in_flight.popleft()
         try:
-            _guarded(promise.sync_wait)
+            _guarded(submitted.result().sync_wait)
             words = np.frombuffer(readback.read_mapped(copy=True), np.uint32)
             readback.unmap()
         finally:
             self._ring.append(readback)
         self.wait_s += time.perf_counter() - start
         return words
+
+    def wait_submitted(self) -> None:
+        """Wait until every step so far is with the device, in order before whatever is submitted next."""
+        for submitted, _ in self._in_flight:
+            submitted.result()
 
     def drain(self) -> None:
         """Wait for every step in flight and drop the results."""
@@ -75,6 +87,22 @@ class StepQueue:
         """Start measuring host costs anew."""
         self.encode_s = self.submit_s = self.wait_s = 0.0
         self.steps = 0
+
+    def close(self) -> None:
+        """Wait for what is in flight and end the second thread."""
+        try:
+            self.drain()
+        finally:
+            self._submitter.shutdown()
+
+    def _finish(self, encoder: Any, readback: Any, measured: bool) -> Any:
+        """In the second thread: finish, submit, and start mapping the result."""
+        start = time.perf_counter()
+        _guarded(lambda: self._device.queue.submit([encoder.finish()]))
+        promise = readback.map_async(wgpu.MapMode.READ)
+        if measured:
+            self.submit_s += time.perf_counter() - start
+        return promise
 
 
 def run_once(device: Any, encoder: PassEncoder, prepared: Prepared) -> None:

@@ -56,6 +56,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
   if (tile_row >= state[1]) { return; }
   let thread_row = index / ${TILE_COLUMNS // THREAD_COLUMNS}u;
   let thread_column = index % ${TILE_COLUMNS // THREAD_COLUMNS}u;
+  let has_rows = tile_row + thread_row * ${THREAD_ROWS}u < state[1];
   var sums: array<array<f32, ${THREAD_COLUMNS}>, ${THREAD_ROWS}>;
 //% if GATED
   var up_sums: array<array<f32, ${THREAD_COLUMNS}>, ${THREAD_ROWS}>;
@@ -95,7 +96,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 //% endif
     }
     workgroupBarrier();
-    for (var quad = 0u; quad < QUADS; quad++) {
+    for (var quad = 0u; quad < QUADS && has_rows; quad++) {
 //% for c in range(THREAD_COLUMNS)
       let w${c} = w_tile[(thread_column + ${c * (TILE_COLUMNS // THREAD_COLUMNS)}u) * STRIDE + quad];
 //% if GATED
