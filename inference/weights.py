@@ -6,6 +6,7 @@ from inference.errors import BadModelFile, UnsupportedModel
 from inference.formats.gguf import GGUFFile
 from inference.formats.planar import FORMATS, PlanarTensor, concat_rows, from_ggml, widen
 from inference.models.config import ModelConfig
+from inference.models.weights import layer_tensor
 from inference.plan.fuse import common_format
 from inference.plan.ops import Plan, WeightRef
 
@@ -49,7 +50,10 @@ class WeightStore:
         where = self._file.path.name
         name = self._names.get(source)
         if name is None:
-            raise BadModelFile(f"{where}: the tensor for {source} is missing; fetch the file again or convert it anew")
+            # Only tensors of layers can be absent here: the family's reader has asked for the others.
+            _, layer, part = source.split(".", 2)
+            missing = layer_tensor(int(layer), part)
+            raise BadModelFile(f"{where}: tensor {missing} is missing; fetch the file again or convert it anew")
         shape = self._file.tensors[name].shape
         expected = (ref.rows, ref.columns) if ref.rows > 1 else (ref.columns,)
         if shape != expected:

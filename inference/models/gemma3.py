@@ -17,16 +17,13 @@ GLOBAL_LAYER_EVERY = 6
 
 
 def config_from_gguf(file: GGUFFile) -> ModelConfig:
-    """Read a Gemma 3 ModelConfig; raises BadModelFile for missing or contradictory metadata."""
+    """Read a Gemma 3 ModelConfig; raises BadModelFile or UnsupportedModel for metadata that cannot be right or used."""
     meta = Metadata(file.metadata, file.path.name)
     hidden_size = meta.integer("embedding_length")
     num_heads = meta.integer("attention.head_count")
     head_dim = meta.integer("attention.key_length", 256)
-    position_scale = 1.0
-    if meta.text(meta.full("rope.scaling.type"), "none") == "linear":
-        position_scale = 1.0 / meta.real("rope.scaling.factor", 1.0)
     # Linear scaling (models of 4B and up) is for the global layers alone.
-    global_rope = RopeConfig(meta.real("rope.freq_base", 1_000_000.0), head_dim, False, position_scale)
+    global_rope = RopeConfig(meta.real("rope.freq_base", 1_000_000.0), head_dim, False, meta.position_scale())
     local_rope = RopeConfig(meta.real("rope.freq_base_swa", LOCAL_ROPE_THETA), head_dim, False)
     local_layer = LayerConfig(window=meta.integer("attention.sliding_window"), rope=local_rope)
     global_layer = LayerConfig(window=None, rope=global_rope)

@@ -13,7 +13,7 @@ from inference.models.weights import gguf_weight_names, read_vector
 
 
 def config_from_gguf(file: GGUFFile) -> ModelConfig:
-    """Read a llama ModelConfig; raises BadModelFile for missing or contradictory metadata."""
+    """Read a llama ModelConfig; raises BadModelFile or UnsupportedModel for metadata that cannot be right or used."""
     meta = Metadata(file.metadata, file.path.name)
     hidden_size = meta.integer("embedding_length")
     num_heads = meta.integer("attention.head_count")
@@ -23,7 +23,7 @@ def config_from_gguf(file: GGUFFile) -> ModelConfig:
         theta=meta.real("rope.freq_base", 10_000.0),
         rotary_dim=meta.integer("rope.dimension_count", head_dim),
         interleaved=True,
-        position_scale=_linear_scale(meta),
+        position_scale=meta.position_scale(),
         frequency_factors=None if factors is None else tuple(float(factor) for factor in factors),
     )
     num_layers = meta.integer("block_count")
@@ -43,10 +43,3 @@ def config_from_gguf(file: GGUFFile) -> ModelConfig:
         layers=(LayerConfig(window=None, rope=rope),) * num_layers,
         weights=gguf_weight_names(file, num_layers),
     )
-
-
-def _linear_scale(meta: Metadata) -> float:
-    """Linear position scaling divides positions by the factor; other kinds are refused by the caller's family check."""
-    if meta.text(meta.full("rope.scaling.type"), "none") != "linear":
-        return 1.0
-    return 1.0 / meta.real("rope.scaling.factor", 1.0)

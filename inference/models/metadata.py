@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from inference.errors import BadModelFile
+from inference.errors import BadModelFile, UnsupportedModel
 
 Number = TypeVar("Number", int, float)
 
@@ -34,11 +34,26 @@ class Metadata:
             raise BadModelFile(f"{self.source}: metadata {self.full(key)} is {value!r}, expected a number of 0 or more")
         return float(value)
 
+    def position_scale(self) -> float:
+        """What linear rope scaling multiplies positions by (arXiv:2306.15595), 1 without scaling.
+
+        Raises UnsupportedModel for another kind of scaling, BadModelFile for an impossible factor.
+        """
+        kind = self.text(self.full("rope.scaling.type"), "none")
+        if kind == "none":
+            return 1.0
+        if kind != "linear":
+            raise UnsupportedModel(
+                f"{self.source}: metadata {self.full('rope.scaling.type')} is {kind!r}, which is not supported "
+                "(only none and linear); use another model"
+            )
+        factor = self.real("rope.scaling.factor", 1.0)
+        if factor == 0:
+            raise BadModelFile(f"{self.source}: metadata {self.full('rope.scaling.factor')} is 0, expected above 0")
+        return 1.0 / factor
+
     def full(self, key: str) -> str:
         return f"{self.architecture}.{key}"
-
-    def has(self, key: str) -> bool:
-        return self.full(key) in self.values
 
     def text(self, key: str, default: str) -> str:
         return str(self.values.get(key, default))

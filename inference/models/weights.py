@@ -30,11 +30,16 @@ def gguf_weight_names(file: GGUFFile, num_layers: int) -> dict[str, str]:
     names = {"embedding": "token_embd.weight", "final_norm": "output_norm.weight"}
     names["lm_head"] = "output.weight" if "output.weight" in file.tensors else "token_embd.weight"
     for layer in range(num_layers):
-        for canonical, gguf in LAYER_TENSORS.items():
-            name = f"blk.{layer}.{gguf}.weight"
+        for part in LAYER_TENSORS:
+            name = layer_tensor(layer, part)
             if name in file.tensors:
-                names[f"layers.{layer}.{canonical}"] = name
+                names[f"layers.{layer}.{part}"] = name
     return names
+
+
+def layer_tensor(layer: int, part: str) -> str:
+    """The tensor of a layer's part: (0, "attention.q") -> "blk.0.attn_q.weight"."""
+    return f"blk.{layer}.{LAYER_TENSORS[part]}.weight"
 
 
 def read_vector(file: GGUFFile, name: str) -> np.ndarray:

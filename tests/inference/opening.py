@@ -1,0 +1,38 @@
+"""Open models below the Engine: their config and weights, and executors over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inference.cpu.executor import NumpyExecutor
+from inference.executor import Executor
+from inference.formats.gguf import open_gguf
+from inference.models.config import ModelConfig
+from inference.models.families import config_from_gguf
+from inference.plan.ops import Logits
+from inference.weights import WeightStore
+
+
+def open_store(path: Path) -> tuple[ModelConfig, WeightStore]:
+    """The config and the weights of a GGUF file."""
+    file = open_gguf(path)
+    config = config_from_gguf(file)
+    return config, WeightStore(file, config)
+
+
+def open_numpy(path: Path, fused: bool = True) -> NumpyExecutor:
+    """The NumPy executor over a GGUF file. It reads its weights when they are first needed."""
+    return NumpyExecutor(*open_store(path), fused=fused)
+
+
+def run_ids(executor: Executor[Any], ids: Sequence[int], logits: Logits = "all") -> np.ndarray | None:
+    """`forward` over a fresh cache in steps of the executor's own size, all in one array for logits "all"."""
+    cache = executor.new_cache(len(ids))
+    size = executor.logits_chunk if logits == "all" else executor.chunk
+    results = [executor.forward(cache, list(ids[start : start + size]), logits) for start in range(0, len(ids), size)]
+    cache.close()
+    return np.concatenate([r for r in results if r is not None]) if logits == "all" else results[-1]
