@@ -37,7 +37,7 @@ class ChatApp(App[None]):
     """Glasschat on a screen. `list_models` is asked each time the menu opens."""
 
     TITLE = "Glasschat"
-    CSS_PATH = "screens/chat.tcss"
+    CSS_PATH = Path(__file__).parent / "screens" / "chat.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True, tooltip="Leave Glasschat"),
         Binding("ctrl+p", "command_palette", "All", id="app.palette", priority=True, tooltip="Search all commands"),

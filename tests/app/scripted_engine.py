@@ -75,7 +75,7 @@ def plan_rows(layers: int, phase: str) -> list[PlanRow]:
     every += [(None, ("sample", "sample", "", "1x49152 -> 1", "greedy"))]
     return [
         PlanRow(
-            index, layer, kind, name, "f16", weight, "f32", "f16", shape, "webgpu", variant, "first whose needs are met",
+            index, layer, kind, name, "f16", weight, "f32", "f16", shape, "webgpu", variant, "the first that can run",
             (("gemv_coop", "the adapter lacks cooperative matrices"),), ("norm fused into matmul",),
         )
         for index, (layer, (kind, name, weight, shape, variant)) in enumerate(every)

@@ -75,9 +75,7 @@ def test_pieces_of_any_size_give_the_same_lines() -> None:
 
 def test_the_document_is_laid_out_as_markdown() -> None:
     text = shown(stream(DOCUMENT, 5))
-    assert (
-        "A paragraph with bold, code and a link (http://example.org)\n  whose second line is kept. <b>HTML</b>" in text
-    )
+    assert "A paragraph with bold, code and a link (http://example.org)\n  whose second line is kept. <b>HTML" in text
     assert "  • one\n  • two\n    more of two\n" in text
     assert "  1. first\n" in text and "  2. second" in text
     assert "  ▌ a quote\n  ▌ of two lines" in text

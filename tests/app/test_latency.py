@@ -1,0 +1,72 @@
+"""How long a key takes to be on the screen while a reply is written."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from textual import events
+from textual.widgets import TextArea
+
+from app.widgets.prompt import Prompt
+from app.widgets.transcript import Transcript
+from tests.app.conftest import MadeApp
+from tests.app.scripted_engine import Script
+from tests.app.test_chat import loaded, say, until
+
+MARKDOWN = (
+    "## A heading\n\nA paragraph with **bold** words, `code`, and enough text to be wrapped on any screen.\n\n"
+    "- an item of a list\n- another *item*\n\n```python\ndef f(x: int) -> int:\n    return x + 1\n```\n\n"
+)
+PIECES = tuple(MARKDOWN[start : start + 4] for start in range(0, len(MARKDOWN), 4)) * 400
+
+
+@contextmanager
+def short_switch_interval() -> Iterator[None]:
+    """As the engine sets it while it generates."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+async def test_a_key_is_echoed_within_50_ms_while_generating(
+    make_app: Callable[..., MadeApp], size: tuple[int, int]
+) -> None:
+    app = make_app(Script(pieces=PIECES, tokens_per_s=600))
+    drawn: list[float] = []
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await say(pilot, "go")
+        await until(pilot, lambda: pilot.app.screen.query_one(Transcript).max_scroll_y > 100, 20)
+        prompt = pilot.app.screen.query_one(Prompt)
+        draw = TextArea.render_line
+
+        def render_line(self: TextArea, y: int) -> object:
+            if self is prompt and y == 0:
+                drawn.append(time.perf_counter())
+            return draw(self, y)
+
+        latencies = []
+        with short_switch_interval(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TextArea, "render_line", render_line)
+            for _ in range(100):
+                await asyncio.sleep(0.03)
+                drawn.clear()
+                sent, expected = time.perf_counter(), len(prompt.text) + 1
+                app.post_message(events.Key("x", "x"))
+                while len(prompt.text) < expected or not drawn:
+                    assert time.perf_counter() < sent + 2
+                    await asyncio.sleep(0.001)
+                latencies.append(time.perf_counter() - sent)
+        await pilot.press("escape")
+    at_95 = sorted(latencies)[94]
+    print(f"key to echo at {size}: median {sorted(latencies)[50] * 1e3:.1f} ms, 95th percentile {at_95 * 1e3:.1f} ms")
+    assert at_95 < 0.05
