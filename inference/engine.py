@@ -13,7 +13,7 @@ import numpy as np
 
 from inference.chat_template import encode_chat
 from inference.events import Event, MemoryStats
-from inference.executor import SampleRequest, StepCost
+from inference.executor import Executor, SampleRequest, StepCost
 from inference.generation import Generation
 from inference.loading import Device, OpenOptions, Progress, no_progress, open_model
 from inference.plan.explain import PlanRow
@@ -59,6 +59,11 @@ class Engine:
             raise ValueError(f"kv layout {kv!r}: expected auto or contiguous")
         options = OpenOptions(device, context, extend_context, dtype, tuple(kernels), gpu_memory)
         return cls(path_or_name, options, progress)
+
+    @property
+    def executor(self) -> Executor[Any]:
+        """What runs the plans, for measuring it without text and stops."""
+        return self._executor
 
     def sequence(self) -> Sequence:
         """An empty KV state."""

@@ -43,7 +43,7 @@ class OpenOptions:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What was opened, and why so."""
+    """What was opened, and why so. `software` tells that WebGPU runs on the processor."""
 
     model: str
     family: str
@@ -58,6 +58,7 @@ class EngineInfo:
     vocab_size: int
     load_s: float
     notices: tuple[str, ...] = ()
+    software: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> Op
         vocab_size=config.vocab_size,
         load_s=time.perf_counter() - start,
         notices=tuple(notices),
+        software=choice.device == "webgpu" and choice.report.software,
     )
     for notice in notices:
         progress(Notice(notice))
