@@ -77,7 +77,9 @@ class WebGpuExecutor:
         # A software adapter takes most of a second for 64 tokens: smaller steps can be cancelled sooner.
         self.chunk = ROW_BUCKETS[-2] if self.caps.software else ROW_BUCKETS[-1]
         row_bytes = config.vocab_size * 4
-        self.logits_chunk = next(rows for rows in reversed(ROW_BUCKETS) if rows * row_bytes <= LOGITS_BYTES)
+        self.logits_chunk = next(
+            rows for rows in reversed(ROW_BUCKETS) if rows <= self.chunk and rows * row_bytes <= LOGITS_BYTES
+        )
         if "f16" in (dtype, kv_dtype) and not self.caps.f16:
             raise DeviceUnavailable(f"{report.name} has no 16-bit floats (shader-f16); use --dtype f32")
         store.check(build(config, 1, "last"))
