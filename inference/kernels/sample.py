@@ -47,10 +47,8 @@ class Stage:
 
 def choose(op: Op, context: KernelContext) -> Decision:
     """The one kernel for sampling."""
-    dispatch_count = len(stages(op.inputs[0].columns))
-    return Decision(
-        "candidates", f"the {MAX_CANDIDATES} best of each slice of {SLICE}, drawn from in dispatch {dispatch_count}"
-    )
+    count = len(stages(op.inputs[0].columns))
+    return Decision("candidates", f"{MAX_CANDIDATES} best of each {SLICE} logits, one list by dispatch {count}")
 
 
 def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Dispatch, ...]:
@@ -122,7 +120,7 @@ def pack_settings(sampling: Sampling, seed: int) -> np.ndarray:
     floats = words.view(np.float32)
     floats[0] = min(max(sampling.temperature, MIN_TEMPERATURE), LOGIT_LIMIT)
     floats[2] = sampling.top_p
-    floats[3] = math.log(sampling.min_p) if sampling.min_p > 0 else -math.inf
+    floats[3] = math.log(sampling.min_p) if sampling.min_p > 0 else -LOGIT_LIMIT
     floats[4:7] = np.clip((sampling.repetition, sampling.frequency, sampling.presence), -LOGIT_LIMIT, LOGIT_LIMIT)
     return words
 

@@ -52,6 +52,7 @@ const ID_ROUNDS: u32 = ${(VOCAB.bit_length() + 1) // 2}u;
 var<workgroup> greatest: atomic<u32>;
 var<workgroup> sums: array<f32, THREADS>;
 var<workgroup> reached: array<array<atomic<u32>, 3>, ${16 + (VOCAB.bit_length() + 1) // 2}>;
+var<workgroup> tied: bool;
 var<workgroup> kept: atomic<u32>;
 var<workgroup> kept_keys: array<u32, KEEP>;
 var<workgroup> kept_ids: array<u32, KEEP>;
@@ -164,36 +165,40 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     if (index < half) { sums[index] += sums[index + half]; }
   }
 
-  // The greatest key that at least KEEP items reach, two bits at a time; no further once exactly KEEP do.
+  // The greatest key that at least KEEP items reach, two bits at a time; no more counting once exactly KEEP do.
+  // All rounds run: whether a barrier is met must not depend on what was counted.
   var key_bound = 0u;
   var count = 0u;
   for (var round = 0u; round < KEY_ROUNDS; round++) {
-    let shift = 30u - 2u * round;
+    let steps = vec3<u32>(1u, 2u, 3u) << vec3<u32>(30u - 2u * round);
     var digits = vec3<u32>(0u);
-    for (var i = 0u; i < PER_THREAD; i++) {
-      digits += vec3<u32>(vec3<u32>(keys[i]) >= (vec3<u32>(key_bound) | (vec3<u32>(1u, 2u, 3u) << vec3<u32>(shift))));
+    if (count != KEEP) {
+      for (var i = 0u; i < PER_THREAD; i++) {
+        digits += vec3<u32>(vec3<u32>(keys[i]) >= (vec3<u32>(key_bound) | steps));
+      }
     }
     let found = settle(round, digits);
-    key_bound |= found.x << shift;
-    if (found.x > 0u) { count = found.y; }
-    if (count == KEEP) { break; }
+    if (found.x > 0u) {
+      key_bound |= found.x << (30u - 2u * round);
+      count = found.y;
+    }
   }
   // Too many tie at the bound: of those, the lowest ids, found likewise by VOCAB - id.
   var id_bound = 0u;
-  if (key_bound > 0u && count > KEEP) {
+  if (index == 0u) { tied = key_bound > 0u && count > KEEP; }
+  if (workgroupUniformLoad(&tied)) {
     for (var round = 0u; round < ID_ROUNDS; round++) {
       let shift = 2u * (ID_ROUNDS - 1u - round);
+      let steps = vec3<u32>(1u, 2u, 3u) << vec3<u32>(shift);
       var digits = vec3<u32>(0u);
       for (var i = 0u; i < PER_THREAD; i++) {
         if (keys[i] > key_bound) { digits += 1u; }
         if (keys[i] == key_bound) {
           let rank = vec3<u32>(VOCAB - id_at(first + i * THREADS));
-          digits += vec3<u32>(rank >= (vec3<u32>(id_bound) | (vec3<u32>(1u, 2u, 3u) << vec3<u32>(shift))));
+          digits += vec3<u32>(rank >= (vec3<u32>(id_bound) | steps));
         }
       }
-      let found = settle(KEY_ROUNDS + round, digits);
-      id_bound |= found.x << shift;
-      if (found.x > 0u && found.y == KEEP) { break; }
+      id_bound |= settle(KEY_ROUNDS + round, digits).x << shift;
     }
   }
   for (var i = 0u; i < PER_THREAD; i++) {
