@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Literal
+from weakref import WeakSet
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -66,7 +67,7 @@ class NumpyExecutor:
         self._plans: dict[tuple[bool, Logits, bool], Plan] = {}
         self._rope: dict[RopeConfig, np.ndarray] = {}
         self._blas = ThreadpoolController()
-        self._caches: list[NumpyContiguousCache] = []
+        self._caches: WeakSet[NumpyContiguousCache] = WeakSet()
         self._kv_peak = 0
         store.check(build(config, 1, "last"))
 
@@ -79,9 +80,7 @@ class NumpyExecutor:
                 progress(done + 1, len(refs))
 
     def new_cache(self, context: int) -> NumpyContiguousCache:
-        cache = NumpyContiguousCache(self.config, context)
-        self._caches = [held for held in self._caches if held.capacity] + [cache]
-        return cache
+        return NumpyContiguousCache(self.config, context, self._caches)
 
     def plan(self, rows: int, logits: Logits, sampled: bool = False) -> Plan:
         """The plan for one row or many (up to `chunk`), made once."""
@@ -145,7 +144,7 @@ class NumpyExecutor:
 
     def close(self) -> None:
         self._weights.clear()
-        for cache in self._caches:
+        for cache in list(self._caches):
             cache.close()
 
     def _kv_bytes(self) -> int:

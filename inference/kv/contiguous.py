@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 import numpy as np
 
 from inference.errors import ContextFull
@@ -11,13 +13,18 @@ from inference.models.config import ModelConfig
 
 
 class NumpyContiguousCache:
-    """Keys and values in host memory, f32, heads first so that each head's keys are one BLAS operand."""
+    """Keys and values in host memory, f32, heads first so that each head's keys are one BLAS operand.
 
-    def __init__(self, config: ModelConfig, context: int) -> None:
+    It and its forks enter themselves in `siblings`, by which the executor knows what memory is held.
+    """
+
+    def __init__(self, config: ModelConfig, context: int, siblings: WeakSet[NumpyContiguousCache]) -> None:
+        siblings.add(self)
         self.config = config
         self.context = context
         self.length = 0
         self.capacity = 0
+        self._siblings = siblings
         self._keys: list[np.ndarray] = []
         self._values: list[np.ndarray] = []
 
@@ -47,7 +54,7 @@ class NumpyContiguousCache:
         self.length = min(self.length, length)
 
     def fork(self) -> NumpyContiguousCache:
-        other = NumpyContiguousCache(self.config, self.context)
+        other = NumpyContiguousCache(self.config, self.context, self._siblings)
         other.length = self.length
         other.capacity = self.capacity
         other._keys = [array.copy() for array in self._keys]
