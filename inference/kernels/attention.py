@@ -23,6 +23,7 @@ KEYS_PER_SPLIT = 64
 MAX_SPLITS = 64
 # Workgroups that fill a large GPU: shares beyond that only add to the merge.
 MAX_SPLIT_WORKGROUPS = 512
+DECODE_SUBGROUPS = 4
 # vec4s that an invocation of decode keeps of its queries, and as many of its sums; more would leave the registers.
 DECODE_QUADS = 16
 
@@ -204,7 +205,7 @@ def _decode_heads(request: AttentionRequest) -> int:
 
 
 def _decode_threads(request: AttentionRequest) -> int:
-    return min(128, request.caps.max_invocations)
+    return min(DECODE_SUBGROUPS * min(request.caps.subgroup_size, 32), request.caps.max_invocations)
 
 
 def _decode_storage(request: AttentionRequest) -> int:
