@@ -14,7 +14,7 @@ class Release:
 
 
 class StopStrings:
-    """Watches a growing text for the first of several stop strings."""
+    """Watches a growing text for the first of several stop strings to be complete; of those, the longest."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
@@ -23,9 +23,11 @@ class StopStrings:
     def push(self, text: str) -> Release:
         """The text that is now certain not to be part of a stop string."""
         self._held += text
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        found = [(at + len(stop), at) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
-            released, self._held = self._held[: min(found)], ""
+            # What is complete first counts, so that the text does not depend on how it was cut into tokens.
+            _, start = min(found)
+            released, self._held = self._held[:start], ""
             return Release(released, True)
         keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
         released = self._held[: len(self._held) - keep]
