@@ -102,7 +102,7 @@ def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> Op
         executor.close()
         raise
     info = EngineInfo(
-        model=config.name,
+        model=path.stem,
         family=config.family,
         path=str(path),
         device=choice.device,

@@ -132,7 +132,9 @@ def _binary(op: Op, operation: dict[str, Constant]) -> Dispatch:
         **_source("A", a),
         **_source("B", b),
         "COLUMNS": op.output.columns,
-        "X_TYPE": op.output.dtype,
+        "A_TYPE": a.dtype,
+        "B_TYPE": b.dtype,
+        "Y_TYPE": op.output.dtype,
     }
     grid = (-(-op.output.columns // 64), op.output.rows, 1)
     return Dispatch("elementwise/binary.wgsl", constants, (tensor(a), tensor(b), tensor(op.output), STATE), grid)

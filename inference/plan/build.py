@@ -31,8 +31,9 @@ def build(
 ) -> Plan:
     """The forward pass of `config` over up to `rows` tokens.
 
-    Activations are stored in `dtype`, keys and values in `kv_dtype`, logits always in f32. With `sample`
-    (which needs logits "last") the plan ends by choosing the next token.
+    Activations are stored in `dtype`, keys and values in `kv_dtype`. The residual stream and the logits are always
+    f32: the stream grows to 104,000 in Gemma 3 270M, where f16 ends at 65,504, and to 22,500 in SmolLM2-135M, where
+    f16 has steps of 16. With `sample` (which needs logits "last") the plan ends by choosing the next token.
     """
     if sample and logits != "last":
         raise ValueError("sampling needs the logits of the last row")
@@ -55,23 +56,23 @@ class _Builder:
     def embed(self) -> TensorRef:
         c = self.config
         table = WeightRef(("embedding",), c.vocab_size, c.hidden_size)
-        return self._op("embed", "embedding", None, (), c.hidden_size, Embed(c.embedding_scale), (table,))
+        return self._op("embed", "embedding", None, (), c.hidden_size, Embed(c.embedding_scale), (table,), dtype="f32")
 
     def layer(self, layer: int, x: TensorRef) -> TensorRef:
         attended = self._attention(layer, self._norm(layer, "attention.norm", x))
         if self.config.post_norms:
             attended = self._norm(layer, "attention.post_norm", attended)
-        x = self._op("add", "attention.residual", layer, (attended, x), x.columns, Add())
+        x = self._op("add", "attention.residual", layer, (attended, x), x.columns, Add(), dtype="f32")
         gated = self._feed_forward(layer, self._norm(layer, "feed_forward.norm", x))
         if self.config.post_norms:
             gated = self._norm(layer, "feed_forward.post_norm", gated)
-        return self._op("add", "feed_forward.residual", layer, (gated, x), x.columns, Add())
+        return self._op("add", "feed_forward.residual", layer, (gated, x), x.columns, Add(), dtype="f32")
 
     def head(self, x: TensorRef, logits: Logits, sample: bool) -> None:
         c = self.config
         rows = self.rows
         if logits == "last" and rows > 1:
-            x = self._op("copy", "last_row", None, (x,), c.hidden_size, Copy(), rows=1)
+            x = self._op("copy", "last_row", None, (x,), c.hidden_size, Copy(), rows=1, dtype="f32")
         if logits == "last":
             rows = 1
         norm = WeightRef(("final_norm",), 1, c.hidden_size)
