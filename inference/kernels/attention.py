@@ -87,7 +87,7 @@ def _online_unmet(request: AttentionRequest) -> str | None:
         return common
     if not request.caps.subgroup_size:
         return request.caps.subgroup_reason
-    return _storage_unmet(_decode_storage(request), request)
+    return _storage_unmet(_decode_storage(request, heads=1), request)
 
 
 def _split_unmet(request: AttentionRequest) -> str | None:
@@ -197,21 +197,29 @@ def _lanes(request: AttentionRequest) -> int:
     return min(request.caps.subgroup_size, 32, quads & -quads)
 
 
+def _lane_groups(request: AttentionRequest) -> int:
+    """Keys that a workgroup of DECODE_SUBGROUPS subgroups takes at once."""
+    threads = min(DECODE_SUBGROUPS * min(request.caps.subgroup_size, 32), request.caps.max_invocations)
+    return threads // _lanes(request)
+
+
+def _decode_storage(request: AttentionRequest, heads: int) -> int:
+    """Bytes of workgroup memory."""
+    return heads * (_lane_groups(request) * (request.attention.head_dim + 2) + 2) * 4
+
+
 def _decode_heads(request: AttentionRequest) -> int:
-    """Query heads that share their reads of a KV head in one workgroup."""
+    """Query heads that share their reads of a KV head in one workgroup: as many as registers and memory hold."""
     lane_quads = request.attention.head_dim // 4 // _lanes(request)
     heads = request.group_heads
-    return max(n for n in range(1, heads + 1) if heads % n == 0 and (n == 1 or n * lane_quads <= DECODE_QUADS))
-
-
-def _decode_threads(request: AttentionRequest) -> int:
-    return min(DECODE_SUBGROUPS * min(request.caps.subgroup_size, 32), request.caps.max_invocations)
-
-
-def _decode_storage(request: AttentionRequest) -> int:
-    """Bytes of workgroup memory."""
-    groups = _decode_threads(request) // _lanes(request)
-    return groups * (request.attention.head_dim * 4 + _decode_heads(request) * 8)
+    fitting = (
+        n
+        for n in range(heads, 1, -1)
+        if heads % n == 0
+        and n * lane_quads <= DECODE_QUADS
+        and _decode_storage(request, n) <= request.caps.max_workgroup_storage
+    )
+    return next(fitting, 1)
 
 
 def _splits(request: AttentionRequest) -> int:
@@ -221,12 +229,12 @@ def _splits(request: AttentionRequest) -> int:
 
 
 def _decode(op: Op, context: KernelContext, request: AttentionRequest, splits: int) -> Dispatch:
-    lanes, heads = _lanes(request), _decode_heads(request)
+    heads = _decode_heads(request)
     constants = _constants(op, context, request.attention) | {
         "HEADS": heads,
         "SPLITS": splits,
-        "LANES": lanes,
-        "LANE_GROUPS": _decode_threads(request) // lanes,
+        "LANES": _lanes(request),
+        "LANE_GROUPS": _lane_groups(request),
     }
     bindings = _bindings(op, SCRATCH if splits > 1 else tensor(op.output))
     return Dispatch("attention/decode.wgsl", constants, bindings, (request.attention.num_heads // heads, splits, 1))

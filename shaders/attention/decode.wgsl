@@ -14,6 +14,7 @@ const SPLITS: u32 = ${SPLITS}u;
 const LANES: u32 = ${LANES}u;
 const LANE_QUADS: u32 = ${HEAD_DIM // 4 // LANES}u;
 const LANE_GROUPS: u32 = ${LANE_GROUPS}u;
+const THREADS: u32 = LANES * LANE_GROUPS;
 //% set quads = HEAD_DIM // 4 // LANES
 
 //% if SPLITS > 1
@@ -22,11 +23,14 @@ const LANE_GROUPS: u32 = ${LANE_GROUPS}u;
 @group(0) @binding(1) var<storage, read_write> output: array<vec4<${X_TYPE}>>;
 //% endif
 
-var<workgroup> group_max: array<f32, ${HEADS * LANE_GROUPS}>;
-var<workgroup> group_sum: array<f32, ${HEADS * LANE_GROUPS}>;
-var<workgroup> group_values: array<vec4<f32>, ${LANE_GROUPS * HEAD_DIM // 4}>;
+// What each lane group found.
+var<workgroup> group_largest: array<f32, HEADS * LANE_GROUPS>;
+var<workgroup> group_total: array<f32, HEADS * LANE_GROUPS>;
+var<workgroup> group_values: array<vec4<f32>, LANE_GROUPS * HEADS * QUADS>;
+// The largest score and the sum of weights of each head.
+var<workgroup> head_sums: array<vec2<f32>, HEADS>;
 
-@compute @workgroup_size(${LANES * LANE_GROUPS})
+@compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) index: u32) {
   if (state[1] == 0u) { return; }
   let lane = index % LANES;
@@ -93,44 +97,41 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 //% endfor
   }
 
+  // The lane groups' results, then one sum for each head and vec4.
+//% for h in range(HEADS)
   if (lane == 0u) {
-//% for h in range(HEADS)
-    group_max[${h}u * LANE_GROUPS + group] = largest[${h}];
-    group_sum[${h}u * LANE_GROUPS + group] = total[${h}];
-//% endfor
+    group_largest[${h}u * LANE_GROUPS + group] = largest[${h}];
+    group_total[${h}u * LANE_GROUPS + group] = total[${h}];
   }
+//% for j in range(quads)
+  group_values[(group * HEADS + ${h}u) * QUADS + lane + ${j * LANES}u] = values[${h * quads + j}];
+//% endfor
+//% endfor
   workgroupBarrier();
-//% for h in range(HEADS)
-  {
-    let head = first_head + ${h}u;
+  for (var h = index; h < HEADS; h += THREADS) {
     var most = LOWEST;
-    for (var g = 0u; g < LANE_GROUPS; g++) { most = max(most, group_max[${h}u * LANE_GROUPS + g]); }
+    for (var g = 0u; g < LANE_GROUPS; g++) { most = max(most, group_largest[h * LANE_GROUPS + g]); }
     var sum = 0.0;
     for (var g = 0u; g < LANE_GROUPS; g++) {
-      sum += group_sum[${h}u * LANE_GROUPS + g] * exp(group_max[${h}u * LANE_GROUPS + g] - most);
+      let shrink = exp(group_largest[h * LANE_GROUPS + g] - most);
+      sum += group_total[h * LANE_GROUPS + g] * shrink;
+      group_largest[h * LANE_GROUPS + g] = shrink;
     }
-    let shrink = exp(largest[${h}] - most);
-//% for j in range(quads)
-    group_values[group * QUADS + lane + ${j * LANES}u] = values[${h * quads + j}] * shrink;
-//% endfor
-    workgroupBarrier();
-    for (var quad = index; quad < QUADS; quad += LANES * LANE_GROUPS) {
-      var value = vec4<f32>();
-      for (var g = 0u; g < LANE_GROUPS; g++) { value += group_values[g * QUADS + quad]; }
+    head_sums[h] = vec2<f32>(most, sum);
+  }
+  workgroupBarrier();
+  for (var i = index; i < HEADS * QUADS; i += THREADS) {
+    let h = i / QUADS;
+    var value = vec4<f32>();
+    for (var g = 0u; g < LANE_GROUPS; g++) {
+      value += group_values[g * HEADS * QUADS + i] * group_largest[h * LANE_GROUPS + g];
+    }
 //% if SPLITS > 1
-      partial[(head * SPLITS + workgroup.y) * (QUADS + 1u) + 1u + quad] = value;
+    let record = ((first_head + h) * SPLITS + workgroup.y) * (QUADS + 1u);
+    if (i % QUADS == 0u) { partial[record] = vec4<f32>(head_sums[h], 0.0, 0.0); }
+    partial[record + 1u + i % QUADS] = value;
 //% else
-      output[head * QUADS + quad] = vec4<${X_TYPE}>(value / sum);
-//% endif
-    }
-//% if SPLITS > 1
-    if (index == 0u) {
-      partial[(head * SPLITS + workgroup.y) * (QUADS + 1u)] = vec4<f32>(most, sum, 0.0, 0.0);
-    }
-//% endif
-//% if not loop.last
-    workgroupBarrier();
+    output[first_head * QUADS + i] = vec4<${X_TYPE}>(value / head_sums[h].y);
 //% endif
   }
-//% endfor
 }

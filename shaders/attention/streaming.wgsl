@@ -21,14 +21,12 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
   let kv_head = head / GROUP_HEADS;
   let position = state[0] + row;
 
-  var query: array<vec4<f32>, QUADS>;
-  for (var i = 0u; i < QUADS; i++) { query[i] = query_at(row, head, i); }
   var values: array<vec4<f32>, CHUNK>;
   var largest = LOWEST;
   var sum = 0.0;
   for (var key = first_visible(position); key <= position; key++) {
     var score = 0.0;
-    for (var i = 0u; i < QUADS; i++) { score += dot(query[i], key_at(key, kv_head, i)); }
+    for (var i = 0u; i < QUADS; i++) { score += dot(query_at(row, head, i), key_at(key, kv_head, i)); }
     score = softcap(score);
     let new_largest = max(largest, score);
     let shrink = exp(largest - new_largest);
