@@ -236,5 +236,5 @@ def _count(number: int, noun: str) -> str:
 
 
 def _size(count: int) -> str:
-    """A size for people: 98362432 is "98 MB"."""
-    return f"{count / 1e6:,.0f} MB" if count < 1e10 else f"{count / 1e9:,.0f} GB"
+    """A size for people: 98362432 is "93.8 MiB"."""
+    return f"{count / 2**20:,.1f} MiB" if count < 2**30 else f"{count / 2**30:,.1f} GiB"

@@ -91,7 +91,7 @@ def test_installed_models_have_their_sizes(gpu: Callable[[GpuSurvey], None], sto
         sparse.truncate(starter.bytes)
     report = doctor.report(store)
     assert [(model.name, model.bytes) for model in report.models] == [(starter.name, starter.bytes)]
-    assert values(report, "model") == [f"{starter.name}, 98 MB, {file}"]
+    assert values(report, "model") == [f"{starter.name}, 93.8 MiB, {file}"]
 
 
 def test_no_model_offline_is_a_problem(
