@@ -33,11 +33,6 @@ class Effort:
 FULL = Effort(prompts=(128, 512), generate=64, repeats=3)
 # A software adapter takes up to a second for a token.
 SOFTWARE = Effort(prompts=(64,), generate=16, repeats=1)
-SOFTWARE_NOTICE = (
-    "WebGPU runs on the processor here, so less is measured where nothing else is asked for: "
-    f"a prompt of {SOFTWARE.prompts[0]} instead of {' and '.join(map(str, FULL.prompts))}, "
-    f"{SOFTWARE.generate} tokens instead of {FULL.generate}, {SOFTWARE.repeats} run instead of {FULL.repeats}"
-)
 
 
 @dataclass(frozen=True)
@@ -131,7 +126,8 @@ def run(
     Raises ContextFull.
     """
     usual = SOFTWARE if engine.info.software else FULL
-    notices = (SOFTWARE_NOTICE,) if usual is SOFTWARE and None in (prompts, generate, repeats) else ()
+    cuts = _cuts(prompts, generate, repeats) if usual is SOFTWARE else ()
+    notices = (f"WebGPU runs on the processor here, so less is measured: {', '.join(cuts)}",) if cuts else ()
     prompts = usual.prompts if prompts is None else tuple(prompts)
     generate = usual.generate if generate is None else generate
     repeats = usual.repeats if repeats is None else repeats
@@ -151,6 +147,17 @@ def run(
     return BenchReport(
         info.model, info.device, info.adapter, info.dtype, info.load_s, repeats, prefill, decode, memory, notices
     )
+
+
+def _cuts(prompts: Ids[int] | None, generate: int | None, repeats: int | None) -> tuple[str, ...]:
+    """What a software adapter measures less of, among what was not asked for."""
+    lengths = f"a prompt of {SOFTWARE.prompts[0]} tokens instead of {' and '.join(map(str, FULL.prompts))}"
+    cuts = (
+        (prompts, lengths),
+        (generate, f"{SOFTWARE.generate} tokens generated instead of {FULL.generate}"),
+        (repeats, f"{SOFTWARE.repeats} run of each instead of {FULL.repeats}"),
+    )
+    return tuple(text for asked, text in cuts if asked is None)
 
 
 @dataclass(frozen=True)

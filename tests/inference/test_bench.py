@@ -99,5 +99,6 @@ def test_on_webgpu_the_host_cost_is_told(tiny: Tiny) -> None:
     assert decode.dispatches_per_token == dispatches > 0
     assert decode.encode_us_per_dispatch == pytest.approx(decode.encode_us / dispatches)
     assert decode.encode_us > 0
-    assert report.notices == ((bench.SOFTWARE_NOTICE,) if engine.info.software else ())
+    cut = "WebGPU runs on the processor here, so less is measured: 1 run of each instead of 3"
+    assert report.notices == ((cut,) if engine.info.software else ())
     assert "us each" in dict(report.rows)["  host, per token"]
