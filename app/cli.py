@@ -83,17 +83,21 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--plan", action="store_true", help="print the model's plan: each operation as it would run")
 
     bench = commands.add_parser("bench", help="measure speed and memory", parents=[model])
-    bench.add_argument("--prompt", type=_counts, default=(128, 512), metavar="N,N", help="lengths (default: 128,512)")
-    bench.add_argument("--gen", type=int, default=64, metavar="N", help="tokens to generate (default: 64)")
-    bench.add_argument("--depth", type=int, default=0, metavar="N", help="tokens already in the cache (default: 0)")
+    lengths, usual = _counts(least=1), "less on a software adapter"
+    bench.add_argument("--prompt", type=lengths, metavar="N,N", help=f"prompt lengths (128,512; {usual})")
+    bench.add_argument("--gen", type=int, metavar="N", help=f"tokens to generate (64; {usual})")
+    bench.add_argument("--depth", type=_counts(least=0), default=(0,), metavar="N,N", help="tokens in the cache (0)")
     bench.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
 
-def _counts(text: str) -> tuple[int, ...]:
-    counts = tuple(int(part) for part in text.split(","))
-    if min(counts) < 1:
-        raise ValueError
+def _counts(least: int) -> Callable[[str], tuple[int, ...]]:
+    def counts(text: str) -> tuple[int, ...]:
+        numbers = tuple(int(part) for part in text.split(","))
+        if min(numbers) < least:
+            raise argparse.ArgumentTypeError(f"{text}: expected numbers from {least} on, with commas between")
+        return numbers
+
     return counts
 
 

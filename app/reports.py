@@ -6,7 +6,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
-from app.terminal import print_table
+from app.terminal import ProgressLine, print_table
+from inference.events import Loading
 
 if TYPE_CHECKING:
     from inference import Engine
@@ -23,7 +24,7 @@ def doctor(as_json: bool) -> int:
     if as_json:
         print(json.dumps(found.to_json(), ensure_ascii=False))
     else:
-        print_table([(label, str(value)) for label, value in found.rows])
+        print_table(found.rows)
     return 0
 
 
@@ -45,16 +46,23 @@ def _plan_cells(row: PlanRow) -> tuple[str, ...]:
     layer = "" if row.layer is None else str(row.layer)
     types = f"{row.input_dtype} -> {row.output_dtype}"
     name = row.name if row.kind in row.name else f"{row.kind} {row.name}"
-    return layer, name, types, row.weight or "-", row.accumulate, row.shape, row.variant, row.device, row.reason
+    why = "; ".join([row.reason, *(f"not {variant}: {reason}" for variant, reason in row.rejected), *row.notes])
+    return layer, name, types, row.weight or "-", row.accumulate or "-", row.shape, row.variant, row.device, why
 
 
-def bench(engine: Engine, prompts: tuple[int, ...], generate: int, depth: int, as_json: bool) -> int:
+def bench(
+    engine: Engine, prompts: tuple[int, ...] | None, generate: int | None, depths: tuple[int, ...], as_json: bool
+) -> int:
     """Speed and memory, measured."""
     from inference.bench import run
 
-    found = run(engine, prompts=prompts, generate=generate, depth=depth)
+    progress = ProgressLine()
+    try:
+        found = run(engine, prompts, generate, depths, progress=lambda stage: progress(Loading(stage, 0, 0)))
+    finally:
+        progress.wipe()
     if as_json:
         print(json.dumps(found.to_json(), ensure_ascii=False))
     else:
-        print_table([(label, str(value)) for label, value in found.rows])
+        print_table(found.rows)
     return 0

@@ -32,7 +32,7 @@ class ProgressLine:
             print(visible(event.text), file=self._out, flush=True)
             return
         now = time.monotonic()
-        if now - self._last < _PERIOD_S and event.done != event.total:
+        if now - self._last < _PERIOD_S and (event.done != event.total or not event.total):
             return
         self._last, self._dirty = now, True
         share = f" {event.done / event.total:4.0%} of {format_bytes(event.total)}" if event.total else ""

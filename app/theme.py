@@ -110,7 +110,7 @@ def make_look(variables: Mapping[str, str]) -> Look:
     foreground, background = color("foreground", "#d5dbe3"), color("background", "#12161c")
     return Look(
         text=Style(color=foreground.rich_color, bgcolor=background.rich_color),
-        muted=style(background.blend(foreground, 0.55)),
+        muted=style(background.blend(foreground, 0.6)),
         faint=style(background.blend(foreground, 0.3)),
         primary=style(color("primary", "#7cc4d8")),
         secondary=style(color("secondary", "#8fa8c8")),

@@ -30,6 +30,7 @@ class DtypePanel(Vertical):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self.display = False
         self._plans: dict[str, tuple[PlanRow, ...]] = {"decode": (), "prefill": ()}
         self._phase = "decode"
         self._filled: tuple[PlanRow, ...] | None = None

@@ -33,6 +33,7 @@ class MemoryPanel(VerticalScroll):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self.display = False
         self._memory: MemoryStats | None = None
         self._kv: KvStats | None = None
 

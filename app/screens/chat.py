@@ -21,6 +21,7 @@ from app.slash import COMMANDS, SlashCommand, parse_slash
 from app.units import format_bytes, format_seconds
 from app.widgets.load_bar import LoadBar
 from app.widgets.prompt import Prompt
+from app.widgets.render import NoteKind
 from app.widgets.status_bar import Status, StatusBar
 from app.widgets.transcript import Transcript
 from inference.events import Finished, Loading, Notice, Prefill, Stats, Token
@@ -94,7 +95,7 @@ class ChatScreen(Screen[None]):
         self._load_asked = True
         self._engine.submit(Load(model))
 
-    def note(self, text: str, kind: str = "notice") -> None:
+    def note(self, text: str, kind: NoteKind = "notice") -> None:
         """Say something in the transcript."""
         self._transcript.add(kind, text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from markdown_it.token import Token
 from rich import box
@@ -28,12 +28,19 @@ GUTTER = 2  # empty cells left of all text
 MAX_WIDTH = 108  # longer lines are hard to read
 
 
+NoteKind = Literal["user", "name", "figures", "notice", "error", "title"]
+
+
 @dataclass(frozen=True)
 class Note:
-    """Text of the application itself or of the person: shown as it is, never as Markdown."""
+    """Text of the application itself or of the person: shown as it is, never as Markdown.
 
-    kind: str  # user | name | figures | notice | error | title
+    `gap` asks for an empty line above.
+    """
+
+    kind: NoteKind
     text: str
+    gap: bool = True
 
 
 Item = Block | Note
@@ -52,7 +59,8 @@ def lay_out(item: Item, width: int, look: Look, carry: Text | None = None) -> La
     inner = max(8, min(width, MAX_WIDTH) - GUTTER - 1)
     console = _console(look)
     if isinstance(item, Note):
-        return Laid(tuple(_strips(_note_lines(item, inner, look, console), width, look)))
+        lines = _note_lines(item, inner, look, console)
+        return Laid(tuple(_strips(_with_gap(lines, item.gap), width, look)))
     if item.kind == "code":
         lines = _code_lines(item, inner, look, console)
         return Laid(tuple(_strips(_with_gap(lines, item.gap), width, look)))
@@ -90,21 +98,21 @@ def _note_lines(note: Note, inner: int, look: Look, console: Console) -> list[li
     def wrapped(style: Style, mark: str = "") -> list[list[Segment]]:
         content = Text(text, style, overflow="fold")
         lines = console.render_lines(content, options.update(width=inner - len(mark)), pad=False)
-        return [[], *([Segment(" " * len(mark) if index else mark, style), *line] for index, line in enumerate(lines))]
+        return [[Segment(" " * len(mark) if index else mark, style), *line] for index, line in enumerate(lines)]
 
     match note.kind:
         case "user":
             bar = [Segment("▌", look.primary), Segment(" ")]
             body = console.render_lines(Text(text, overflow="fold"), options.update(width=inner - 2), pad=False)
-            return [[], *([*bar, *line] for line in body)]
+            return [[*bar, *line] for line in body]
         case "name":
-            return [[], [Segment(text, look.secondary + Style(bold=True))]]
+            return wrapped(look.secondary)
         case "figures":
             return wrapped(look.muted)
         case "error":
             return wrapped(look.error, "✗ ")
         case "title":
-            return [[], [Segment(text, look.primary + Style(bold=True))]]
+            return wrapped(look.primary + Style(bold=True))
         case _:
             return wrapped(look.muted, "· ")
 

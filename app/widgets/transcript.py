@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -23,7 +23,7 @@ from textual.strip import Strip
 from app.sanitize import visible
 from app.theme import Look, make_look
 from app.widgets.markdown_blocks import MarkdownStream
-from app.widgets.render import GUTTER, Item, Laid, Note, lay_out
+from app.widgets.render import GUTTER, Item, Laid, Note, NoteKind, lay_out
 
 _PERIOD_S = 0.1
 _REST = 10  # rest at least so many times as long as the last pass took
@@ -67,7 +67,7 @@ class Transcript(ScrollView, can_focus=True):
 
     # What is shown
 
-    def add(self, kind: str, text: str) -> None:
+    def add(self, kind: NoteKind, text: str) -> None:
         """Add a note (see `render.Note`). While a reply grows it waits for the reply's end."""
         note = Note(kind, visible(text))
         if self._reply is not None:
@@ -155,6 +155,9 @@ class Transcript(ScrollView, can_focus=True):
         self._updated()
 
     def _append(self, item: Item) -> None:
+        last = self._items[-1] if self._items else None
+        if isinstance(item, Note) and isinstance(last, Note) and item.kind == last.kind == "notice":
+            item = replace(item, gap=False)
         self._items.append(item)
         if self._width:
             self._keep(lay_out(item, self._width, self._current_look(), self._carry))

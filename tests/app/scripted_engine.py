@@ -82,6 +82,16 @@ def plan_rows(layers: int, phase: str) -> list[PlanRow]:
     ]  # fmt: skip
 
 
+class ScriptedTokenizer:
+    """A token a character."""
+
+    def encode(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
+        return [*([1] if add_special else []), *map(ord, text)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(map(chr, ids))
+
+
 @dataclass
 class ScriptedEngine:
     script: Script = field(default_factory=Script)
@@ -101,6 +111,16 @@ class ScriptedEngine:
     def plan(self, phase: str) -> list[PlanRow]:
         return plan_rows(self.script.layers, phase)
 
+    @property
+    def tokenizer(self) -> ScriptedTokenizer:
+        return ScriptedTokenizer()
+
+    def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
+        return [1, *self.tokenizer.encode(" ".join(f"{turn['role']}: {turn['content']}" for turn in messages))]
+
+    def kernels(self) -> list[dict[str, str]]:
+        return [{"op": "attention", "variant": "reference", "reason": "NumPy, f32"}]
+
     def memory(self) -> MemoryStats:
         formats = {"q4_1": 70 * MIB, "q8_0": 28 * MIB, "f32": 1 * MIB}
         return MemoryStats(
@@ -115,7 +135,7 @@ class ScriptedEngine:
 
     def generate(
         self,
-        prompt: Sequence[dict[str, str]],
+        prompt: Sequence[Any],
         sampling: Sampling,
         /,
         max_tokens: int | None = None,
@@ -126,7 +146,7 @@ class ScriptedEngine:
         self.prompts.append(prompt)
         sequence = sequence or ScriptedSequence()
         script, started = self.script, time.perf_counter()
-        words = sum(len(message["content"].split()) for message in prompt)
+        words = sum(len(turn["content"].split()) if isinstance(turn, dict) else 1 for turn in prompt)
         yield Prefill(words, words, sequence.tokens)
         reason, made, last_stats = "stop", 0, started
         for index, piece in enumerate(script.pieces):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from textual import events
+from textual.css.query import NoMatches
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Footer, Input, OptionList
 from textual.widgets._footer import FooterKey
@@ -29,10 +30,13 @@ MakeApp = Callable[..., MadeApp]
 async def until(pilot: Pilot[None], condition: Callable[[], bool], seconds: float = 8.0) -> None:
     """Wait until the condition holds."""
     for _ in range(int(seconds * 50)):
-        if condition():
-            return
+        try:
+            if condition():
+                return
+        except NoMatches:  # the screen is not there yet
+            pass
         await pilot.pause(0.02)
-    raise AssertionError(f"{condition} did not come true; the transcript is:\n{transcript(pilot).text}")
+    raise AssertionError(f"this did not come true; the transcript is:\n{transcript(pilot).text}")
 
 
 def chat(pilot: Pilot[None]) -> ChatScreen:

