@@ -111,18 +111,16 @@ class Engine:
         """
         sampling = sampling or Sampling()
         self._cancelled.clear()
-        if isinstance(prompt, Sequence):
-            target, ids = prompt, list(prompt.token_ids)
-        else:
-            ids = self._prompt_ids(prompt)
-            target = self.sequence() if sequence is None else sequence
+        ids = self._prompt_ids(prompt)
+        given = prompt if isinstance(prompt, Sequence) else sequence
+        target = self.sequence() if given is None else given
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         request = SampleRequest(sampling, seed, tuple(ids))
         generation = Generation(self._executor, self.tokenizer, target, request, self._cancelled)
         try:
             yield from generation.run(ids, max_tokens, self.info.load_s)
         finally:
-            if sequence is None and target is not prompt:
+            if given is None:
                 target.close()
 
     def plan(self, phase: Literal["decode", "prefill"] = "decode") -> list[PlanRow]:
@@ -153,9 +151,13 @@ class Engine:
         """Free the device's memory. The engine cannot be used afterwards."""
         self._executor.close()
 
-    def _prompt_ids(self, prompt: Messages | Ids[int]) -> list[int]:
-        if not prompt:
+    def _prompt_ids(self, prompt: Sequence | Messages | Ids[int]) -> list[int]:
+        if isinstance(prompt, Sequence):
+            ids = list(prompt.token_ids)
+        elif prompt and isinstance(prompt[0], Mapping):
+            ids = self.encode_chat(cast(Messages, prompt))
+        else:
+            ids = [int(token) for token in cast(Ids[int], prompt)]
+        if not ids:
             raise ValueError("generate needs messages, token ids or a sequence that holds tokens")
-        if isinstance(prompt[0], Mapping):
-            return self.encode_chat(cast(Messages, prompt))
-        return [int(token) for token in cast(Ids[int], prompt)]
+        return ids

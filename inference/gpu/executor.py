@@ -23,6 +23,7 @@ from inference.gpu.weights import DeviceWeights, device_formats
 from inference.host_memory import peak_resident_bytes
 from inference.kernels.base import KernelPreference
 from inference.kernels.dispatch import Binding, KernelContext
+from inference.kernels.registry import check_names
 from inference.kernels.sample import RESULT_WORDS, SETTINGS_WORDS, pack_settings, unpack_result
 from inference.kv.contiguous_gpu import GpuContiguousCache
 from inference.models.config import ModelConfig, RopeConfig
@@ -68,6 +69,7 @@ class WebGpuExecutor:
         memory_limit: int | None = None,
         raw_encoding: bool = True,
     ) -> None:
+        check_names(preferences)
         self.config = config
         self.dtype = dtype
         self.kv_dtype = kv_dtype

@@ -58,8 +58,6 @@ class MatmulRequest:
 
 
 def _gemv_unmet(request: MatmulRequest) -> str | None:
-    if request.rows > 1:
-        return f"it makes one row, the step has up to {request.rows}"
     if request.columns % 8:
         return f"{request.columns} columns are not a multiple of 8"
     return None
@@ -70,8 +68,6 @@ def _gemv_subgroup_unmet(request: MatmulRequest) -> str | None:
 
 
 def _tiled_unmet(request: MatmulRequest) -> str | None:
-    if request.rows == 1:
-        return "a tile of one row would leave most invocations idle"
     if request.columns % 8:
         return f"{request.columns} columns are not a multiple of 8"
     if _tile(request) is None:
@@ -82,16 +78,20 @@ def _tiled_unmet(request: MatmulRequest) -> str | None:
     return None
 
 
-VARIANTS: tuple[Variant[MatmulRequest], ...] = (
+ONE_ROW_VARIANTS: tuple[Variant[MatmulRequest], ...] = (
     Variant("gemv_subgroup", "one row; lanes of a subgroup share a row of weights", _gemv_subgroup_unmet),
     Variant("gemv_workgroup", "one row; sums meet in workgroup memory", _gemv_unmet),
+)
+MANY_ROW_VARIANTS: tuple[Variant[MatmulRequest], ...] = (
     Variant("tiled", "many rows share each tile of weights in workgroup memory", _tiled_unmet),
 )
 
 
 def choose(op: Op, context: KernelContext) -> Decision:
-    """The variant for a matmul or lm_head op."""
-    return select(VARIANTS, _request(op, context), context.preferences)
+    """The variant for a matmul or lm_head op. Raises KernelUnavailable where a forced variant cannot run."""
+    request = _request(op, context)
+    variants = ONE_ROW_VARIANTS if request.rows == 1 else MANY_ROW_VARIANTS
+    return select(variants, request, context.preferences)
 
 
 def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Dispatch, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from inference.errors import KernelUnavailable
 from inference.kernels import attention, matmul, sample, simple
-from inference.kernels.base import Decision
+from inference.kernels.base import Decision, KernelPreference
 from inference.kernels.dispatch import Dispatch, KernelContext
 from inference.plan.ops import Kind, Op
 
@@ -36,3 +37,19 @@ KERNELS: dict[Kind, KernelFile] = {
     "attention": KernelFile(attention.choose, attention.dispatches),
     "sample": KernelFile(sample.choose, sample.dispatches),
 }
+
+VARIANT_NAMES = tuple(
+    variant.name
+    for variants in (
+        matmul.ONE_ROW_VARIANTS, matmul.MANY_ROW_VARIANTS, attention.DECODE_VARIANTS, attention.PREFILL_VARIANTS
+    )
+    for variant in variants
+)  # fmt: skip
+"""The kernels that can be asked for by name."""
+
+
+def check_names(preferences: Sequence[KernelPreference]) -> None:
+    """Raises KernelUnavailable for a name that no kernel has."""
+    for preference in preferences:
+        if preference.name not in VARIANT_NAMES:
+            raise KernelUnavailable(f"no kernel is called {preference.name!r}; there are {', '.join(VARIANT_NAMES)}")

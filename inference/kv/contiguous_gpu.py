@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inference.errors import ContextFull
+from inference.errors import ContextFull, DoesNotFit
 from inference.events import KvStats
 from inference.gpu.buffers import BufferPool
 from inference.kernels.dispatch import Binding
@@ -71,19 +71,30 @@ class GpuContiguousCache:
     def _replace_buffers(self, capacity: int, tokens: int, keep_old: bool = False) -> None:
         """New buffers with the first `tokens` tokens copied. The copy is queued behind the steps already submitted."""
         row = self.config.kv_size * ITEMSIZE[self.dtype]
-        old, self.buffers = self.buffers, {}
-        encoder = self._device.create_command_encoder()
-        for layer in range(self.config.num_layers):
-            for part in ("k", "v"):
-                binding = Binding("kv", f"{layer}.{part}")
-                self.buffers[binding] = self._pool.create("kv", capacity * row, f"kv cache {binding.name}")
-                # Copies are in whole words; the buffer is padded to them.
-                size = -(-tokens * row // 4) * 4
-                if binding in old and size:
-                    encoder.copy_buffer_to_buffer(old[binding], 0, self.buffers[binding], 0, size)
-        self._device.queue.submit([encoder.finish()])
+        old, new = self.buffers, self._create_buffers(capacity * row)
+        # Copies are in whole words; the buffers are padded to them.
+        size = -(-tokens * row // 4) * 4
+        if size:
+            encoder = self._device.create_command_encoder()
+            for binding, buffer in new.items():
+                encoder.copy_buffer_to_buffer(old[binding], 0, buffer, 0, size)
+            self._device.queue.submit([encoder.finish()])
         if not keep_old:
             for buffer in old.values():
                 self._pool.destroy(buffer)
+        self.buffers, self.programs = new, {}
         self.capacity = capacity
-        self.programs = {}
+
+    def _create_buffers(self, size: int) -> dict[Binding, Any]:
+        """K and V buffers of `size` bytes for every layer, or none at all. Raises DoesNotFit."""
+        buffers: dict[Binding, Any] = {}
+        try:
+            for layer in range(self.config.num_layers):
+                for part in ("k", "v"):
+                    binding = Binding("kv", f"{layer}.{part}")
+                    buffers[binding] = self._pool.create("kv", size, f"kv cache {binding.name}")
+        except DoesNotFit:
+            for buffer in buffers.values():
+                self._pool.destroy(buffer)
+            raise
+        return buffers

