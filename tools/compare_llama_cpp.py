@@ -79,8 +79,10 @@ def main() -> None:
         print(f"run {turn + 1}: Glasschat {ours[-1]:.1f} tokens/s, llama.cpp {theirs[-1]:.1f} tokens/s")
     peer.close()
     engine.close()
-    mine, other = statistics.median(ours), statistics.median(theirs)
-    print(f"median: Glasschat {mine:.1f} tokens/s, llama.cpp {other:.1f} tokens/s, ratio {mine / other:.3f}")
+    # On a machine that others use too, the best runs tell more: threads that wait for each other suffer the most.
+    for name, of in (("median", statistics.median), ("best", max)):
+        mine, other = of(ours), of(theirs)
+        print(f"{name}: Glasschat {mine:.1f} tokens/s, llama.cpp {other:.1f} tokens/s, ratio {mine / other:.3f}")
 
 
 if __name__ == "__main__":
