@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence as Ids
+from collections.abc import Iterator
+from collections.abc import Sequence as Ids
 from typing import Any
 
 import numpy as np
