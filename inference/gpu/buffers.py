@@ -33,17 +33,11 @@ class BufferPool:
     def create(self, purpose: Purpose, size: int, label: str) -> Any:
         """A storage buffer of at least `size` bytes (whole words, at least 16). Raises DoesNotFit."""
         size = max(16, -(-size // 4) * 4)
-        self._reserve(purpose, size, label)
-        buffer = self._allocate(size, _USAGE, label)
-        self._held[id(buffer)] = (buffer, purpose)
-        return buffer
+        return self._allocate(purpose, size, _USAGE, label)
 
     def create_readback(self, size: int, label: str) -> Any:
         """A buffer that results are copied to and mapped from."""
-        self._reserve("staging", size, label)
-        buffer = self._allocate(size, wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ, label)
-        self._held[id(buffer)] = (buffer, "staging")
-        return buffer
+        return self._allocate("staging", size, wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ, label)
 
     def upload(self, buffer: Any, data: np.ndarray, offset: int = 0) -> None:
         """Write `data` (contiguous) at `offset` bytes; waits whenever UPLOAD_PIECE bytes are under way."""
@@ -75,23 +69,23 @@ class BufferPool:
         for buffer, _ in list(self._held.values()):
             self.destroy(buffer)
 
-    def _reserve(self, purpose: Purpose, size: int, label: str) -> None:
+    def _allocate(self, purpose: Purpose, size: int, usage: int, label: str) -> Any:
         if size > self._max_buffer:
             raise DoesNotFit(f"{label} needs one buffer of {size:,} bytes; the device allows {self._max_buffer:,}")
-        total = sum(self.bytes.values()) + size
-        if self._memory_limit is not None and total > self._memory_limit:
+        held = sum(self.bytes.values())
+        if self._memory_limit is not None and held + size > self._memory_limit:
             raise DoesNotFit(
-                f"{label} needs {size:,} bytes more, {total:,} in all; the limit is {self._memory_limit:,}; "
+                f"{label} needs {size:,} bytes more, {held + size:,} in all; the limit is {self._memory_limit:,}; "
                 "choose a smaller model or a smaller --context"
             )
-        self.bytes[purpose] += size
-        self.peak = max(self.peak, total)
-
-    def _allocate(self, size: int, usage: int, label: str) -> Any:
         try:
-            return self._device.create_buffer(size=size, usage=usage, label=label)
+            buffer = self._device.create_buffer(size=size, usage=usage, label=label)
         except wgpu.GPUError as error:
             raise DoesNotFit(
-                f"the device refused {size:,} bytes for {label} ({sum(self.bytes.values()):,} bytes are in use); "
+                f"the device refused {size:,} bytes for {label} ({held:,} bytes are in use); "
                 "choose a smaller model or a smaller --context, or use --device cpu"
             ) from error
+        self._held[id(buffer)] = (buffer, purpose)
+        self.bytes[purpose] += size
+        self.peak = max(self.peak, held + size)
+        return buffer

@@ -54,7 +54,7 @@ def assign_slots(plan: Plan) -> tuple[dict[str, int], list[int]]:
                 free.remove(slot)
             sizes[slot] = max(sizes[slot], size)
             slots[output.name] = slot
-        names = {output.name, *(tensor.storage.name for tensor in op.inputs)}
+        names = dict.fromkeys((output.name, *(tensor.storage.name for tensor in op.inputs)))
         free += [slots[name] for name in names if last_use[name] == index]
     return slots, sizes
 

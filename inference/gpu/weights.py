@@ -49,7 +49,7 @@ class DeviceWeights:
         weight = plan_parts(name, tensor, gated, self._max_binding)
         self.placed[ref] = weight
         for index, part in enumerate(weight.parts):
-            piece = _piece(tensor, part, gated)
+            piece = part_planes(tensor, part, gated)
             for binding, plane in zip(weight.bindings(index), weight.planes, strict=True):
                 data = piece[plane]
                 buffer = self._pool.create("weights", data.nbytes, binding.name)
@@ -94,7 +94,7 @@ def _gated(op: Op, ref: WeightRef) -> bool:
     return isinstance(op.attributes, Matmul) and op.attributes.activation is not None and ref == op.weights[0]
 
 
-def _piece(tensor: PlanarTensor, part: WeightPart, gated: bool) -> dict[str, np.ndarray]:
+def part_planes(tensor: PlanarTensor, part: WeightPart, gated: bool) -> dict[str, np.ndarray]:
     """The planes of one part; of a gated weight the matching rows of gate and up, stacked."""
     if not gated:
         return dict(tensor.slice_rows(part.first_row, part.first_row + part.rows).planes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from inference.models.config import ModelConfig
 from inference.models.families import config_from_gguf
 from inference.plan.ops import Logits
 from inference.weights import WeightStore
+
+if TYPE_CHECKING:
+    from inference.gpu.executor import WebGpuExecutor
 
 
 def open_store(path: Path) -> tuple[ModelConfig, WeightStore]:
@@ -27,6 +30,16 @@ def open_store(path: Path) -> tuple[ModelConfig, WeightStore]:
 def open_numpy(path: Path, fused: bool = True) -> NumpyExecutor:
     """The NumPy executor over a GGUF file. It reads its weights when they are first needed."""
     return NumpyExecutor(*open_store(path), fused=fused)
+
+
+def open_webgpu(path: Path, **options: Any) -> WebGpuExecutor:
+    """The WebGPU executor over a GGUF file on this machine's best adapter, its weights uploaded."""
+    from inference.gpu.device import choose_adapter
+    from inference.gpu.executor import WebGpuExecutor
+
+    executor = WebGpuExecutor(*open_store(path), *choose_adapter(), **options)
+    executor.load()
+    return executor
 
 
 def run_ids(executor: Executor[Any], ids: Sequence[int], logits: Logits = "all") -> np.ndarray | None:
