@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gguf.quants import quantize  # type: ignore[attr-defined]
 from gguf import GGMLQuantizationType
+from gguf.quants import quantize  # type: ignore[attr-defined]
 
 from inference.cpu import ops as cpu
 from inference.formats.planar import PlanarTensor, from_dense, from_ggml
