@@ -1,5 +1,7 @@
 """Glasschat's inference engine: language models on WebGPU or NumPy, without any interface.
 
+A reply, as a stream of events:
+
     from inference import Engine, Sampling
     engine = Engine.open("model.gguf")
     for event in engine.generate([{"role": "user", "content": "Hello"}], Sampling(temperature=0)):
