@@ -67,6 +67,7 @@ class ChatScreen(Screen[None]):
         self._answer: Answer | None = None
         self._replies = 0
         self._load_asked = False
+        self._load_notices: list[str] = []
         self._loaded: Loaded | None = None
         self._stats: Stats | None = None
         self._stats_shown = 0.0
@@ -257,11 +258,13 @@ class ChatScreen(Screen[None]):
     def _on_app_event(self, event: AppEvent) -> None:
         match event:
             case LoadStarted():
+                self._load_notices = []
                 self._set_status(state="loading", busy=True)
                 self._load_bar.progress = Loading(f"Looking for {event.model}", 0, 0)
             case Loading():
                 self._load_bar.progress = event
             case Notice():
+                self._load_notices.append(event.text)
                 self.note(event.text)
             case Unloaded():
                 self._forget_model()
@@ -287,7 +290,8 @@ class ChatScreen(Screen[None]):
         reason = f": {info.device_reason}" if info.device_reason else ""
         self.note(f"{event.title} is ready after {format_seconds(info.load_s)}, on {where}{reason}.")
         for notice in info.notices:
-            self.note(notice)
+            if notice not in self._load_notices:
+                self.note(notice)
         self._status.status = Status(
             event.title, f"{info.device} {info.dtype}", "ready", tokens=event.kv.tokens, context=info.context
         )
