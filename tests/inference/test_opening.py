@@ -117,11 +117,18 @@ def test_a_cache_that_grows_keeps_what_it_holds(llama: Path, device: Any) -> Non
 # What is said while loading
 
 
+def test_a_bias_that_would_be_left_out_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    source = tiny("llama") / "gguf" / "model-f16.gguf"
+    path = rewrite(source, tmp_path / "biased.gguf", tensors={"blk.0.attn_q.bias": np.ones(64, np.float32)})
+    with pytest.raises(UnsupportedModel, match=r"biased\.gguf: tensor blk\.0\.attn_q\.bias is a bias"):
+        Engine.open(path, device="cpu")
+
+
 def test_progress_and_notices(tiny: Tiny, tmp_path: Path) -> None:
     path = rewrite(
         tiny("llama") / "gguf" / "model-f16.gguf",
         tmp_path / "odd.gguf",
-        tensors={"blk.0.attn_q.bias": np.ones(64, np.float32)},
+        tensors={"blk.0.attn_q.extra": np.ones(64, np.float32)},
         without=["tokenizer.chat_template"],
     )
     heard: list[Loading | Notice] = []
@@ -132,7 +139,7 @@ def test_progress_and_notices(tiny: Tiny, tmp_path: Path) -> None:
     assert tuple(notices) == engine.info.notices
     assert [
         any(part in notice for notice in notices)
-        for part in ("blk.0.attn_q.bias", "no chat template", "f16", "kernels")
+        for part in ("blk.0.attn_q.extra", "no chat template", "f16", "kernels")
     ]
     assert len(notices) == 4
     engine.close()
