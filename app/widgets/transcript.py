@@ -27,7 +27,7 @@ from app.widgets.markdown_blocks import MarkdownStream
 from app.widgets.render import GUTTER, Item, Laid, Note, NoteKind, lay_out
 
 _PERIOD_S = 0.1
-_REST = 10  # rest at least so many times as long as the last pass took of the processor
+_REST = 30  # rest so many times as long as the last pass took of the processor: the engine needs the interpreter too
 
 
 @dataclass(frozen=True)
