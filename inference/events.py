@@ -40,15 +40,33 @@ class MemoryStats:
 
 
 @dataclass(frozen=True)
+class KvGroupStats:
+    """The layers of a KV cache that share a layout. `reason` says why they have it.
+
+    `held_tokens` may be fewer than the sequence's where old ones are dropped. `used_bytes` are those of the
+    tokens held, `allocated_bytes` what is set aside for them now, `capacity_bytes` what a full context takes.
+    """
+
+    layout: str
+    reason: str
+    layers: tuple[int, ...]
+    held_tokens: int
+    used_bytes: int
+    allocated_bytes: int
+    capacity_bytes: int
+
+
+@dataclass(frozen=True)
 class KvStats:
-    """State of one sequence's KV cache. `layout` names the layout of all layers."""
+    """State of one sequence's KV cache: sums over its groups of layers. `layout` names their layouts."""
 
     layout: str
     tokens: int
-    capacity_tokens: int
     context: int
     used_bytes: int
+    allocated_bytes: int
     capacity_bytes: int
+    groups: tuple[KvGroupStats, ...] = ()
 
 
 @dataclass(frozen=True)

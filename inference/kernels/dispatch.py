@@ -18,7 +18,7 @@ Constant = bool | int | float | str
 class Binding:
     """A buffer by what it is for.
 
-    space "tensor": an activation. "weight": one plane of one part of a weight. "kv": "LAYER.k" or "LAYER.v".
+    space "tensor": an activation. "weight": one plane of one part of a weight. "kv": part of a KV cache, by layer.
     "rope": the table of a layer's RopeConfig, by layer. "state": `position` and `rows` of this step, u32.
     "tokens": the ids of this step, u32. "sampling", "counts", "result", "scratch": the sampler's.
     """
@@ -91,11 +91,24 @@ class DeviceWeight:
 
 
 @dataclass(frozen=True)
+class CacheLayout:
+    """How kernels find the keys and values of one layer.
+
+    shaders/kv/read_NAME.wgsl gives key_at and value_at, shaders/kv/write_NAME.wgsl store_key and store_value.
+    Both declare the buffers of `bindings` in this order and may use `constants`.
+    """
+
+    name: str
+    bindings: tuple[Binding, ...]
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class KernelContext:
     """What selection and dispatch building may know besides the op.
 
     `rows` is the most rows of the step; `kv_bucket` the most keys that attention will see before the
-    program is made again; `weights` holds each WeightRef's place on the device.
+    program is made again; `weights` holds each WeightRef's place on the device, `layouts` each layer's cache.
     """
 
     caps: DeviceCaps
@@ -103,6 +116,7 @@ class KernelContext:
     kv_dtype: DType
     kv_bucket: int
     weights: Mapping[WeightRef, DeviceWeight]
+    layouts: Mapping[int, CacheLayout] = field(default_factory=dict)
     preferences: Sequence[KernelPreference] = field(default_factory=tuple)
 
 

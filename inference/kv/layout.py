@@ -1,45 +1,125 @@
-"""The protocol of a KV cache: what the engine may ask of any layout on any device."""
+"""KV caches: what every layout offers, and the cache of one sequence, which may mix layouts by layer.
+
+A store keeps the keys and values of some layers in one layout on one device. A KvCache is the stores of
+all layers together with the number of tokens they hold; token i stands at position i.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from inference.events import KvStats
-from inference.models.config import ModelConfig
+from inference.errors import ContextFull
+from inference.events import KvGroupStats, KvStats
 
 GROWTH_STEP = 1024
-"""Tokens by which a contiguous cache grows; also the smallest capacity."""
+"""Tokens by which memory for keys and values grows; also the smallest capacity."""
 
 
-class KvCache(Protocol):
-    """Keys and values of one sequence. `length` tokens are held; token i stands at position i.
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers that share a layout, and why they have it. `window` is that of all of them, None for the whole context."""
 
-    A layout decides where a token's keys and values lie; what each layer's attention reads is handed to
-    the executor of the same device through methods of the concrete class.
-    """
+    layout: str
+    layers: tuple[int, ...]
+    window: int | None
+    reason: str
 
-    length: int
-    context: int
+
+class Store(Protocol):
+    """Keys and values of some layers in one layout."""
+
+    group: LayerGroup
+
+    def missing(self, tokens: int) -> bool:
+        """Whether room for `tokens` tokens in all would take more memory than is held."""
+
+    def ensure(self, tokens: int, length: int) -> None:
+        """Make room for `tokens` tokens in all, of which `length` are held. Raises DoesNotFit before taking anything."""
+
+    def truncate(self, length: int, present: int) -> int:
+        """Forget all of the `present` tokens from position `length` on. Returns how many are kept: 0 where keys
+        that the next query needs are no longer held, else `length`."""
+
+    def fork(self, length: int) -> Self:
+        """An independent store with the same `length` tokens."""
+
+    def stats(self, length: int, context: int) -> KvGroupStats:
+        """Bytes and tokens."""
+
+    def close(self) -> None:
+        """Free the memory. The store is empty afterwards and can be used again."""
+
+
+AnyStore = TypeVar("AnyStore", bound=Store)
+
+
+class KvCache(Generic[AnyStore]):
+    """The stores of one sequence. `programs` is for the executor: what it built for the stores' present buffers."""
+
+    def __init__(self, stores: Sequence[AnyStore], context: int) -> None:
+        self.stores = tuple(stores)
+        self.context = context
+        self.length = 0
+        self.programs: dict[Any, Any] = {}
+        self._by_layer = {layer: store for store in self.stores for layer in store.group.layers}
+
+    def store(self, layer: int) -> AnyStore:
+        """The store that holds a layer."""
+        return self._by_layer[layer]
+
+    def missing(self, tokens: int) -> bool:
+        """Whether `ensure(tokens)` would take more memory."""
+        return any(store.missing(tokens) for store in self.stores)
 
     def ensure(self, tokens: int) -> None:
         """Make room for `tokens` in all. Raises ContextFull above `context`, DoesNotFit above the memory."""
+        if tokens > self.context:
+            raise ContextFull(f"{tokens} tokens exceed the context of {self.context}")
+        for store in self.stores:
+            if store.missing(tokens):
+                store.ensure(tokens, self.length)
 
-    def truncate(self, length: int) -> None:
-        """Forget all tokens from position `length` on."""
+    def truncate(self, length: int) -> int:
+        """Forget all tokens from position `length` on; returns how many are kept.
+
+        That is 0 where a store no longer holds what the next query would need: the caller computes them anew.
+        """
+        length = min(length, self.length)
+        kept = min(store.truncate(length, self.length) for store in self.stores)
+        if kept < length:
+            for store in self.stores:
+                store.truncate(kept, length)
+        self.length = kept
+        return kept
 
     def fork(self) -> Self:
         """An independent cache with the same content."""
+        other = type(self)([store.fork(self.length) for store in self.stores], self.context)
+        other.length = self.length
+        return other
 
     def stats(self) -> KvStats:
-        """Tokens, capacity and bytes."""
+        """Tokens, bytes and layouts."""
+        groups = tuple(store.stats(self.length, self.context) for store in self.stores)
+        names = [f"{group.layout} ({len(group.layers)} layers)" for group in groups]
+        return KvStats(
+            layout=groups[0].layout if len(groups) == 1 else ", ".join(names),
+            tokens=self.length,
+            context=self.context,
+            used_bytes=sum(group.used_bytes for group in groups),
+            allocated_bytes=sum(group.allocated_bytes for group in groups),
+            capacity_bytes=sum(group.capacity_bytes for group in groups),
+            groups=groups,
+        )
 
     def close(self) -> None:
-        """Free the memory."""
-
-
-def kv_bytes_per_token(config: ModelConfig, itemsize: int) -> int:
-    """Bytes of K and V of one token over all layers."""
-    return 2 * config.num_layers * config.kv_size * itemsize
+        """Free the memory. The cache is empty afterwards and can be used again."""
+        for store in self.stores:
+            store.close()
+        self.programs.clear()
+        self.length = 0
 
 
 def grown_capacity(tokens: int, context: int) -> int:

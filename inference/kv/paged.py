@@ -1,0 +1,200 @@
+"""The paged layout: fixed pages from a pool, a page table a sequence (PagedAttention, arXiv:2309.06180).
+
+A page holds PAGE_TOKENS tokens of every layer of the group, under the same number in each layer's arrays.
+Forks share pages; whoever is about to write a page that others hold takes a copy first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from inference.events import KvGroupStats
+from inference.kernels.dispatch import Binding, CacheLayout
+from inference.kv.gpu_store import BufferSet, GpuMemory
+from inference.kv.layout import GROWTH_STEP, LayerGroup
+from inference.kv.page_pool import PAGE_TOKENS, PagePool, pages_for
+from inference.models.config import ModelConfig
+
+GROWTH_PAGES = GROWTH_STEP // PAGE_TOKENS
+
+
+class PageTable:
+    """The pages of one sequence, in order of position."""
+
+    def __init__(self, pool: PagePool) -> None:
+        self.pool = pool
+        self.pages: list[int] = []
+
+    def extend(self, tokens: int, length: int, copy_page: Callable[[int, int], None]) -> bool:
+        """Pages for `tokens` tokens, of which `length` are held; True where the table changed.
+
+        `copy_page(old, new)` copies a page's content: a shared page that will be written is replaced by a copy.
+        Raises DoesNotFit before anything is taken.
+        """
+        wanted = pages_for(tokens)
+        shared = self._shared_tail(length)
+        self.pool.require(max(0, wanted - len(self.pages)) + (shared is not None))
+        changed = wanted > len(self.pages)
+        if shared is not None:
+            page = self.pool.allocate()
+            copy_page(self.pages[shared], page)
+            self.pool.release(self.pages[shared])
+            self.pages[shared] = page
+            changed = True
+        while len(self.pages) < wanted:
+            self.pages.append(self.pool.allocate())
+        return changed
+
+    def needs(self, tokens: int, length: int) -> bool:
+        """Whether `extend` would take a page."""
+        return pages_for(tokens) > len(self.pages) or self._shared_tail(length) is not None
+
+    def truncate(self, length: int) -> None:
+        """Give back the pages that hold nothing before position `length`."""
+        keep = pages_for(length)
+        for page in self.pages[keep:]:
+            self.pool.release(page)
+        del self.pages[keep:]
+
+    def fork(self) -> PageTable:
+        """Another table with the same pages."""
+        other = PageTable(self.pool)
+        other.pages = list(self.pages)
+        for page in other.pages:
+            self.pool.share(page)
+        return other
+
+    def _shared_tail(self, length: int) -> int | None:
+        """Index of the partly filled page that the next token goes to, where others hold it too."""
+        index = length // PAGE_TOKENS
+        if index < len(self.pages) and self.pool.holders(self.pages[index]) > 1:
+            return index
+        return None
+
+
+def paged_stats(group: LayerGroup, row_bytes: int, length: int, pages: int, context: int) -> KvGroupStats:
+    """Stats of pages that take `row_bytes` a token and layer for K and V together; shared pages count for each."""
+    token_bytes = len(group.layers) * row_bytes
+    return KvGroupStats(
+        layout=group.layout,
+        reason=group.reason,
+        layers=group.layers,
+        held_tokens=length,
+        used_bytes=length * token_bytes,
+        allocated_bytes=pages * PAGE_TOKENS * token_bytes,
+        capacity_bytes=pages_for(context) * PAGE_TOKENS * token_bytes,
+    )
+
+
+class NumpyPages:
+    """The pages of all sequences in host memory, f32: (pages, K, PAGE_TOKENS, E) a layer, grown in steps."""
+
+    def __init__(self, group: LayerGroup, config: ModelConfig, pool: PagePool) -> None:
+        self.pool = pool
+        self._shape = (config.num_kv_heads, PAGE_TOKENS, config.head_dim)
+        self.keys = {layer: np.zeros((0, *self._shape), np.float32) for layer in group.layers}
+        self.values = {layer: np.zeros((0, *self._shape), np.float32) for layer in group.layers}
+
+    def grow(self) -> None:
+        """Make room for every page that the pool knows."""
+        held = next(iter(self.keys.values())).shape[0]
+        if self.pool.capacity <= held:
+            return
+        new = -(-self.pool.capacity // GROWTH_PAGES) * GROWTH_PAGES - held
+        empty = np.zeros((new, *self._shape), np.float32)
+        for arrays in (self.keys, self.values):
+            for layer, array in arrays.items():
+                arrays[layer] = np.concatenate([array, empty])
+
+    def copy(self, old: int, new: int) -> None:
+        """Copy a page in all layers."""
+        self.grow()
+        for arrays in (self.keys, self.values):
+            for array in arrays.values():
+                array[new] = array[old]
+
+
+class NumpyPaged:
+    """One sequence in the pages of NumpyPages."""
+
+    def __init__(self, group: LayerGroup, config: ModelConfig, pages: NumpyPages) -> None:
+        self.group = group
+        self._config = config
+        self._pages = pages
+        self.table = PageTable(pages.pool)
+        self._length = 0
+
+    def missing(self, tokens: int) -> bool:
+        return self.table.needs(tokens, self._length)
+
+    def ensure(self, tokens: int, length: int) -> None:
+        self.table.extend(tokens, length, self._pages.copy)
+        self._pages.grow()
+
+    def append(self, layer: int, start: int, k: np.ndarray, v: np.ndarray) -> None:
+        """Store k and v (K, T, E) at positions start .. start + T - 1."""
+        positions = np.arange(start, start + k.shape[1])
+        page = np.asarray(self.table.pages)[positions // PAGE_TOKENS]
+        slot = positions % PAGE_TOKENS
+        # Indexing with arrays on both sides of a slice puts their axis first: (T, K, E).
+        self._pages.keys[layer][page, :, slot] = k.transpose(1, 0, 2)
+        self._pages.values[layer][page, :, slot] = v.transpose(1, 0, 2)
+
+    def view(self, layer: int, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values (K, end - first, E) of positions first .. end - 1, gathered from their pages."""
+        return self._gather(self._pages.keys[layer], first, end), self._gather(self._pages.values[layer], first, end)
+
+    def truncate(self, length: int, present: int) -> int:
+        self.table.truncate(length)
+        return length
+
+    def fork(self, length: int) -> NumpyPaged:
+        other = NumpyPaged(self.group, self._config, self._pages)
+        other.table = self.table.fork()
+        return other
+
+    def stats(self, length: int, context: int) -> KvGroupStats:
+        return paged_stats(self.group, 2 * self._config.kv_size * 4, length, len(self.table.pages), context)
+
+    def close(self) -> None:
+        self.table.truncate(0)
+
+    def _gather(self, pages: np.ndarray, first: int, end: int) -> np.ndarray:
+        start = first // PAGE_TOKENS
+        used = pages[self.table.pages[start : pages_for(end)]]  # (pages, K, PAGE_TOKENS, E)
+        by_head = used.transpose(1, 0, 2, 3).reshape(used.shape[1], -1, used.shape[3])
+        return by_head[:, first - start * PAGE_TOKENS : end - start * PAGE_TOKENS]
+
+
+class GpuPages:
+    """The pages of all sequences in GPU buffers of the cache's dtype: (pages, PAGE_TOKENS, K, E), grown in steps."""
+
+    def __init__(self, group: LayerGroup, config: ModelConfig, memory: GpuMemory) -> None:
+        self._memory = memory
+        self._page_bytes = PAGE_TOKENS * config.kv_size * memory.itemsize
+        self.pool = PagePool(memory.max_binding // self._page_bytes)
+        self.buffers = BufferSet(memory)
+        self._bindings = [Binding("kv", f"{layer}.{part}") for layer in group.layers for part in ("k", "v")]
+        self._held = 0
+
+    def grow(self) -> None:
+        """Make room for every page that the pool knows. Raises DoesNotFit."""
+        if self.pool.capacity <= self._held:
+            return
+        pages = min(-(-self.pool.capacity // GROWTH_PAGES) * GROWTH_PAGES, self.pool.max_pages)
+        self.buffers.replace(dict.fromkeys(self._bindings, pages * self._page_bytes), self._held * self._page_bytes)
+        self._held = pages
+
+    def copy(self, old: int, new: int) -> None:
+        """Copy a page in all layers, behind the steps that are with the device."""
+        self.grow()
+        encoder = self._memory.device.create_command_encoder()
+        size = self._page_bytes
+        for buffer in self.buffers.by_binding.values():
+            encoder.copy_buffer_to_buffer(buffer, old * size, buffer, new * size, size)
+        self._memory.device.queue.submit([encoder.finish()])
+
+
+_ = CacheLayout
