@@ -17,43 +17,38 @@ SCRATCH = Binding("scratch", "attention")
 STREAMING_SIZE = 64
 MERGE_SIZE = 64
 
-# Up to this many visible keys one workgroup a KV head is done before a second dispatch would have started.
-FEW_KEYS = 256
-KEYS_PER_SPLIT = 64
-MAX_SPLITS = 64
-# Workgroups that fill a large GPU: shares beyond that only add to the merge.
-MAX_SPLIT_WORKGROUPS = 512
-DECODE_SUBGROUPS = 4
+# Invocations of a decode workgroup, in subgroups.
+DECODE_SUBGROUPS = 8
 # vec4s that an invocation of decode keeps of its queries, and as many of its sums; more would leave the registers.
 DECODE_QUADS = 16
+# A decode workgroup reads 4 keys a lane group and turn. So few turns end before a second dispatch would have begun.
+FEW_TURNS = 4
+TURNS_PER_SPLIT = 2
+# More shares, or more workgroups than fill a large GPU, only add to the merge.
+MAX_SPLITS = 64
+MAX_SPLIT_WORKGROUPS = 512
+SPLITS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Threads of a workgroup (rows x columns), and the queries and keys that each takes at a time."""
+    """Queries of a workgroup, invocations of a query (`columns`), and keys that each scores at a time."""
 
     queries: int
+    columns: int
     keys: int
-    thread_rows: int = 8
-    thread_columns: int = 8
-    stage_queries: bool = True
-
-    @property
-    def rows(self) -> int:
-        """Queries of a workgroup."""
-        return self.queries * self.thread_rows
+    stage_queries: bool
 
     def storage(self, head_dim: int) -> int:
         """Bytes of workgroup memory."""
-        stride = (head_dim // 4 | 1) * 16
-        keys = self.keys * self.thread_columns
-        tiles = (keys + (self.rows if self.stage_queries else 0)) * stride
-        return tiles + 4 * self.rows * (keys + self.thread_columns)
+        keys = self.keys * self.columns
+        staged = keys + (self.queries if self.stage_queries else 0)
+        return staged * (head_dim // 4 | 1) * 16 + self.queries * (keys + self.columns) * 4
 
 
-# Largest first.
-TILES = (Tile(4, 4), Tile(4, 2), Tile(2, 2), Tile(2, 1), Tile(1, 1))
-SMALL_TILES = tuple(Tile(1, keys, thread_rows=16, thread_columns=4, stage_queries=False) for keys in (4, 2, 1))
+# Best first.
+TILES = (Tile(16, 8, 4, True), Tile(16, 8, 4, False), Tile(16, 8, 2, False), Tile(16, 8, 1, False))
+SMALL_TILES = (Tile(16, 4, 4, False), Tile(16, 4, 2, False), Tile(16, 4, 1, False))
 SMALL_STORAGE = 8192
 
 
@@ -87,7 +82,7 @@ def _online_unmet(request: AttentionRequest) -> str | None:
         return common
     if not request.caps.subgroup_size:
         return request.caps.subgroup_reason
-    return _storage_unmet(_decode_storage(request, heads=1), request)
+    return _storage_unmet(_group_storage(request), request)
 
 
 def _split_unmet(request: AttentionRequest) -> str | None:
@@ -95,28 +90,22 @@ def _split_unmet(request: AttentionRequest) -> str | None:
         return common
     if request.caps.software:
         return "a software adapter is slower with more workgroups"
-    if request.keys <= FEW_KEYS:
+    if _turns(request) <= FEW_TURNS:
         return f"{request.keys} keys are few: shares of them would not make up for the merge"
     return None
 
 
 def _tiled_unmet(request: AttentionRequest) -> str | None:
-    if common := _unmet(request):
-        return common
-    return _storage_unmet(TILES[-1].storage(request.attention.head_dim), request)
+    return _unmet(request) or _storage_unmet(TILES[-1].storage(request.attention.head_dim), request)
 
 
 def _small_unmet(request: AttentionRequest) -> str | None:
-    if common := _unmet(request):
-        return common
-    return _storage_unmet(SMALL_TILES[-1].storage(request.attention.head_dim), request)
+    return _unmet(request) or _storage_unmet(SMALL_TILES[-1].storage(request.attention.head_dim), request)
 
 
 def _storage_unmet(storage: int, request: AttentionRequest) -> str | None:
     limit = request.caps.max_workgroup_storage
-    if storage > limit:
-        return f"it needs {storage} bytes of workgroup memory, the device has {limit}"
-    return None
+    return f"it needs {storage} bytes of workgroup memory, the device has {limit}" if storage > limit else None
 
 
 DECODE_VARIANTS: tuple[Variant[AttentionRequest], ...] = (
@@ -149,9 +138,9 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
         case "decode_online":
             return (_decode(op, context, request, splits=1),)
         case "prefill_tiled":
-            return (_prefill(op, context, request, _tile(request)),)
+            return (_prefill(op, context, request, _tile(TILES, context.caps.max_workgroup_storage, request)),)
         case "prefill_small":
-            return (_prefill(op, context, request, _small_tile(request)),)
+            return (_prefill(op, context, request, _tile(SMALL_TILES, SMALL_STORAGE, request)),)
         case _:
             return (_streaming(op, context, request),)
 
@@ -198,14 +187,15 @@ def _lanes(request: AttentionRequest) -> int:
 
 
 def _lane_groups(request: AttentionRequest) -> int:
-    """Keys that a workgroup of DECODE_SUBGROUPS subgroups takes at once."""
+    """Keys that a decode workgroup reads side by side: as many as its invocations and memory hold."""
     threads = min(DECODE_SUBGROUPS * min(request.caps.subgroup_size, 32), request.caps.max_invocations)
-    return threads // _lanes(request)
+    held = request.caps.max_workgroup_storage // _group_storage(request)
+    return max(1, min(threads // _lanes(request), held))
 
 
-def _decode_storage(request: AttentionRequest, heads: int) -> int:
-    """Bytes of workgroup memory."""
-    return heads * (_lane_groups(request) * (request.attention.head_dim + 2) + 2) * 4
+def _group_storage(request: AttentionRequest) -> int:
+    """Bytes of workgroup memory for one head of one lane group: its values, largest score and sum."""
+    return (request.attention.head_dim + 2) * 4
 
 
 def _decode_heads(request: AttentionRequest) -> int:
@@ -217,15 +207,21 @@ def _decode_heads(request: AttentionRequest) -> int:
         for n in range(heads, 1, -1)
         if heads % n == 0
         and n * lane_quads <= DECODE_QUADS
-        and _decode_storage(request, n) <= request.caps.max_workgroup_storage
+        and n * _lane_groups(request) * _group_storage(request) <= request.caps.max_workgroup_storage
     )
     return next(fitting, 1)
 
 
+def _turns(request: AttentionRequest) -> int:
+    """Turns in which one workgroup would read all the keys."""
+    return -(-request.keys // (4 * _lane_groups(request)))
+
+
 def _splits(request: AttentionRequest) -> int:
-    """Shares of the visible keys, fixed for a program."""
+    """Shares of the visible keys, fixed for a program: a power of two."""
     workgroups = request.attention.num_heads // _decode_heads(request)
-    return max(2, min(-(-request.keys // KEYS_PER_SPLIT), MAX_SPLITS, MAX_SPLIT_WORKGROUPS // workgroups))
+    wanted = min(_turns(request) // TURNS_PER_SPLIT, MAX_SPLIT_WORKGROUPS // workgroups, MAX_SPLITS)
+    return 2 ** max(1, wanted.bit_length() - 1)
 
 
 def _decode(op: Op, context: KernelContext, request: AttentionRequest, splits: int) -> Dispatch:
@@ -247,6 +243,7 @@ def _split(op: Op, context: KernelContext, request: AttentionRequest) -> tuple[D
         "NUM_HEADS": attention.num_heads,
         "HEAD_DIM": attention.head_dim,
         "SPLITS": splits,
+        "AT_ONCE": min(splits, SPLITS_AT_ONCE),
         "SIZE": MERGE_SIZE,
     }
     workgroups = -(-attention.num_heads * attention.head_dim // 4 // MERGE_SIZE)
@@ -265,29 +262,17 @@ def _streaming(op: Op, context: KernelContext, request: AttentionRequest) -> Dis
     return Dispatch("attention/streaming.wgsl", constants, _bindings(op, tensor(op.output)), grid)
 
 
-def _tile(request: AttentionRequest) -> Tile:
-    """The largest tile that fits, and is not mostly rows that the step does not have."""
-    head_dim, queries = request.attention.head_dim, request.rows * request.group_heads
-    fitting = (
-        tile
-        for tile in TILES
-        if tile.storage(head_dim) <= request.caps.max_workgroup_storage and tile.rows <= max(queries, TILES[-1].rows)
-    )
-    return next(fitting)
-
-
-def _small_tile(request: AttentionRequest) -> Tile:
-    fitting = (tile for tile in SMALL_TILES[:-1] if tile.storage(request.attention.head_dim) < SMALL_STORAGE)
-    return next(fitting, SMALL_TILES[-1])
+def _tile(tiles: tuple[Tile, ...], storage: int, request: AttentionRequest) -> Tile:
+    """The first tile in `storage` bytes of workgroup memory, else the last."""
+    return next((tile for tile in tiles if tile.storage(request.attention.head_dim) <= storage), tiles[-1])
 
 
 def _prefill(op: Op, context: KernelContext, request: AttentionRequest, tile: Tile) -> Dispatch:
     constants = _constants(op, context, request.attention) | {
-        "THREAD_ROWS": tile.thread_rows,
-        "THREAD_COLUMNS": tile.thread_columns,
         "QUERIES": tile.queries,
+        "COLUMNS": tile.columns,
         "KEYS": tile.keys,
         "STAGE_QUERIES": tile.stage_queries,
     }
-    grid = (-(-request.rows * request.group_heads // tile.rows), request.attention.num_kv_heads, 1)
+    grid = (-(-request.rows * request.group_heads // tile.queries), request.attention.num_kv_heads, 1)
     return Dispatch("attention/prefill.wgsl", constants, _bindings(op, tensor(op.output)), grid)

@@ -27,8 +27,6 @@ const THREADS: u32 = LANES * LANE_GROUPS;
 var<workgroup> group_largest: array<f32, HEADS * LANE_GROUPS>;
 var<workgroup> group_total: array<f32, HEADS * LANE_GROUPS>;
 var<workgroup> group_values: array<vec4<f32>, LANE_GROUPS * HEADS * QUADS>;
-// The largest score and the sum of weights of each head.
-var<workgroup> head_sums: array<vec2<f32>, HEADS>;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) index: u32) {
@@ -59,39 +57,35 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     let keys = base + group + LANE_GROUPS * vec4<u32>(0u, 1u, 2u, 3u);
     let visible = keys < vec4<u32>(end);
     let at = min(keys, vec4<u32>(end - 1u));
-//% for h in range(HEADS)
-    var score${h} = vec4<f32>();
+    // Keys and values are asked for together, so that their latencies overlap.
+//% for j in range(quads)
+//% for u in range(4)
+    let key${j}_${u} = key_at(at[${u}], kv_head, lane + ${j * LANES}u);
+//% endfor
 //% endfor
 //% for j in range(quads)
-    {
-      let quad = lane + ${j * LANES}u;
 //% for u in range(4)
-      let key${u} = key_at(at[${u}], kv_head, quad);
+    let value${j}_${u} = value_at(at[${u}], kv_head, lane + ${j * LANES}u);
+//% endfor
 //% endfor
 //% for h in range(HEADS)
-      let query${h} = queries[${h * quads + j}];
-      score${h} += vec4<f32>(dot(query${h}, key0), dot(query${h}, key1), dot(query${h}, key2), dot(query${h}, key3));
-//% endfor
-    }
-//% endfor
-//% for h in range(HEADS)
-    for (var offset = 1u; offset < LANES; offset *= 2u) { score${h} += subgroupShuffleXor(score${h}, offset); }
-    score${h} = select(vec4<f32>(LOWEST), softcap(score${h}), visible);
-    let largest${h} = max(largest[${h}], max(max(score${h}.x, score${h}.y), max(score${h}.z, score${h}.w)));
-    let weight${h} = select(vec4<f32>(), exp(score${h} - largest${h}), visible);
-    let shrink${h} = exp(largest[${h}] - largest${h});
-    largest[${h}] = largest${h};
-    total[${h}] = total[${h}] * shrink${h} + dot(weight${h}, vec4<f32>(1.0));
-//% endfor
+    {
+      var score = vec4<f32>();
 //% for j in range(quads)
-    {
-      let quad = lane + ${j * LANES}u;
-//% for u in range(4)
-      let value${u} = value_at(at[${u}], kv_head, quad);
+      let query${j} = queries[${h * quads + j}];
+      score += vec4<f32>(dot(query${j}, key${j}_0), dot(query${j}, key${j}_1),
+                         dot(query${j}, key${j}_2), dot(query${j}, key${j}_3));
 //% endfor
-//% for h in range(HEADS)
-      values[${h * quads + j}] = values[${h * quads + j}] * shrink${h} + weight${h}.x * value0 + weight${h}.y * value1
-          + weight${h}.z * value2 + weight${h}.w * value3;
+      for (var offset = 1u; offset < LANES; offset *= 2u) { score += subgroupShuffleXor(score, offset); }
+      score = select(vec4<f32>(LOWEST), softcap(score), visible);
+      let most = max(largest[${h}], max(max(score.x, score.y), max(score.z, score.w)));
+      let weight = select(vec4<f32>(), exp(score - most), visible);
+      let shrink = exp(largest[${h}] - most);
+      largest[${h}] = most;
+      total[${h}] = total[${h}] * shrink + dot(weight, vec4<f32>(1.0));
+//% for j in range(quads)
+      values[${h * quads + j}] = values[${h * quads + j}] * shrink + weight.x * value${j}_0 + weight.y * value${j}_1
+          + weight.z * value${j}_2 + weight.w * value${j}_3;
 //% endfor
     }
 //% endfor
@@ -108,30 +102,23 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 //% endfor
 //% endfor
   workgroupBarrier();
-  for (var h = index; h < HEADS; h += THREADS) {
+  for (var i = index; i < HEADS * QUADS; i += THREADS) {
+    let h = i / QUADS;
     var most = LOWEST;
     for (var g = 0u; g < LANE_GROUPS; g++) { most = max(most, group_largest[h * LANE_GROUPS + g]); }
     var sum = 0.0;
+    var value = vec4<f32>();
     for (var g = 0u; g < LANE_GROUPS; g++) {
       let shrink = exp(group_largest[h * LANE_GROUPS + g] - most);
       sum += group_total[h * LANE_GROUPS + g] * shrink;
-      group_largest[h * LANE_GROUPS + g] = shrink;
-    }
-    head_sums[h] = vec2<f32>(most, sum);
-  }
-  workgroupBarrier();
-  for (var i = index; i < HEADS * QUADS; i += THREADS) {
-    let h = i / QUADS;
-    var value = vec4<f32>();
-    for (var g = 0u; g < LANE_GROUPS; g++) {
-      value += group_values[g * HEADS * QUADS + i] * group_largest[h * LANE_GROUPS + g];
+      value += group_values[g * HEADS * QUADS + i] * shrink;
     }
 //% if SPLITS > 1
     let record = ((first_head + h) * SPLITS + workgroup.y) * (QUADS + 1u);
-    if (i % QUADS == 0u) { partial[record] = vec4<f32>(head_sums[h], 0.0, 0.0); }
+    if (i % QUADS == 0u) { partial[record] = vec4<f32>(most, sum, 0.0, 0.0); }
     partial[record + 1u + i % QUADS] = value;
 //% else
-    output[first_head * QUADS + i] = vec4<${X_TYPE}>(value / head_sums[h].y);
+    output[first_head * QUADS + i] = vec4<${X_TYPE}>(value / sum);
 //% endif
   }
 }

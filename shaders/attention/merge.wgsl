@@ -1,12 +1,13 @@
 // The second half of split decoding: adds up the SPLITS shares of each head.
 //
 // Bindings: records of decode.wgsl; output (NUM_HEADS * HEAD_DIM) ${X_TYPE}; state u32.
-// Grid: ceil(NUM_HEADS * HEAD_DIM / 4 / SIZE). An invocation makes 4 columns.
+// Grid: ceil(NUM_HEADS * HEAD_DIM / 4 / SIZE). An invocation makes 4 columns. AT_ONCE divides SPLITS.
 
 //% if X_TYPE == "f16"
 enable f16;
 //% endif
 
+const LOWEST: f32 = -1e30;
 const SPLITS: u32 = ${SPLITS}u;
 const QUADS: u32 = ${HEAD_DIM // 4}u;
 const OUT_QUADS: u32 = ${NUM_HEADS * HEAD_DIM // 4}u;
@@ -20,15 +21,27 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   if (state[1] == 0u || id.x >= OUT_QUADS) { return; }
   let first = id.x / QUADS * SPLITS * (QUADS + 1u);
   let column = 1u + id.x % QUADS;
-  var most = partial[first].x;
-  for (var s = 1u; s < SPLITS; s++) { most = max(most, partial[first + s * (QUADS + 1u)].x); }
+  var largest = LOWEST;
   var sum = 0.0;
   var value = vec4<f32>();
-  for (var s = 0u; s < SPLITS; s++) {
-    let record = first + s * (QUADS + 1u);
-    let shrink = exp(partial[record].x - most);
-    sum += partial[record].y * shrink;
-    value += partial[record + column] * shrink;
+  // AT_ONCE shares a turn, asked for together so that their latencies overlap.
+  for (var share = 0u; share < SPLITS; share += ${AT_ONCE}u) {
+    let record = first + share * (QUADS + 1u);
+    var most = largest;
+//% for s in range(AT_ONCE)
+    let sums${s} = partial[record + ${s}u * (QUADS + 1u)];
+    let value${s} = partial[record + ${s}u * (QUADS + 1u) + column];
+    most = max(most, sums${s}.x);
+//% endfor
+    let shrink = exp(largest - most);
+    sum *= shrink;
+    value *= shrink;
+    largest = most;
+//% for s in range(AT_ONCE)
+    let weight${s} = exp(sums${s}.x - most);
+    sum += sums${s}.y * weight${s};
+    value += value${s} * weight${s};
+//% endfor
   }
   output[id.x] = vec4<${X_TYPE}>(value / sum);
 }

@@ -79,7 +79,7 @@ def check(
     if a.window is not None:
         k[: max(0, position - a.window + 1)] = v[: max(0, position - a.window + 1)] = np.nan
 
-    context = make_context(gpu.caps, max_rows, kv_dtype, max(num_keys, attention.FEW_KEYS + 1), variant)
+    context = make_context(gpu.caps, max_rows, kv_dtype, max(num_keys, 4096), variant)
     decision = attention.choose(op, context)
     assert decision.variant == variant
     inputs = {
@@ -124,11 +124,12 @@ def test_head_dims(gpu: Gpu, variant: str, head_dim: int) -> None:
 @pytest.mark.parametrize(("window", "softcap"), [(1, None), (16, None), (50, 5.0), (None, 5.0)])
 @pytest.mark.parametrize("variant", DECODE + PREFILL)
 def test_masks(gpu: Gpu, variant: str, window: int | None, softcap: float | None) -> None:
-    rows = 1 if variant in DECODE else 21
-    if variant == "decode_split" and window is not None:
-        window += attention.FEW_KEYS
-    position = 343 if variant == "decode_split" else 43
-    check(gpu, variant, shape("GQA", 16, window, softcap), position, rows, seed=1)
+    if variant == "decode_split":  # only a wide window is split
+        window = window and window + 256
+        check(gpu, variant, shape("GQA", 64, window, softcap), position=343, seed=1)
+    else:
+        rows = 1 if variant in DECODE else 21
+        check(gpu, variant, shape("GQA", 16, window, softcap), position=43, rows=rows, seed=1)
 
 
 @pytest.mark.gpu
@@ -145,7 +146,7 @@ def test_a_step_of_no_rows_writes_nothing(gpu: Gpu, variant: str) -> None:
         pytest.skip("the adapter has no subgroups")
     a, rows = shape(head_dim=16), 1 if variant in DECODE else 8
     gpu = replace(gpu, caps=replace(gpu.caps, software=False))
-    op, context = make_op(a, rows), make_context(gpu.caps, rows, "f32", 300, variant)
+    op, context = make_op(a, rows), make_context(gpu.caps, rows, "f32", 4096, variant)
     cache = np.ones((8, a.num_kv_heads, a.head_dim), np.float32)
     outputs = {tensor(op.output): ((rows, op.output.columns), np.float32)}
     if scratch := attention.scratch_bytes(op, context):
@@ -185,10 +186,11 @@ def test_scores_far_from_zero(gpu: Gpu, variant: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("head_dim", [64, 256])
-def test_tiles_fit_what_memory_there_is(gpu: Gpu, head_dim: int) -> None:
-    for storage in (8192, 16384, 24576):
+@pytest.mark.parametrize("head_dim", [64, 80, 256])
+def test_less_workgroup_memory_takes_smaller_workgroups(gpu: Gpu, head_dim: int) -> None:
+    for storage in (2048, 9984, 16384):
         small = replace(gpu, caps=replace(gpu.caps, max_workgroup_storage=storage))
+        check(small, "decode_online", shape("GQA", head_dim), position=50)
         if attention.TILES[-1].storage(head_dim) <= storage:
             check(small, "prefill_tiled", shape("GQA", head_dim), position=5, rows=33)
 
@@ -211,7 +213,7 @@ def test_the_first_choices() -> None:
 
 
 def test_few_keys_are_not_split() -> None:
-    decision = choose(1, shape(), bucket=attention.FEW_KEYS)
+    decision = choose(1, shape(), bucket=256)
     assert decision.variant == "decode_online"
     assert "keys are few" in dict(decision.rejected)["decode_split"]
     # A window hides the others, however many there are.
@@ -233,9 +235,9 @@ def test_without_subgroups_decode_streams() -> None:
 
 def test_workgroup_memory_decides() -> None:
     a = shape(head_dim=256)
-    decode = choose(1, a, caps=replace(CAPS, max_workgroup_storage=1024))
+    decode = choose(1, a, caps=replace(CAPS, max_workgroup_storage=1000))
     assert decode.variant == "decode_streaming"
-    assert all("1024" in why for _, why in decode.rejected)
+    assert all("1000" in why for _, why in decode.rejected)
     small = choose(64, a, caps=replace(CAPS, max_workgroup_storage=8192))
     assert small.variant == "prefill_small"
     assert "the device has 8192" in dict(small.rejected)["prefill_tiled"]
@@ -246,8 +248,7 @@ def test_workgroup_memory_decides() -> None:
 
 def test_small_tiles_are_small() -> None:
     for head_dim in range(16, 257, 4):
-        request = attention.AttentionRequest(64, shape(head_dim=head_dim), False, 1024, CAPS)
-        assert attention._small_tile(request).storage(head_dim) < attention.SMALL_STORAGE
+        assert attention.SMALL_TILES[-1].storage(head_dim) < attention.SMALL_STORAGE
 
 
 @pytest.mark.parametrize("rows", [1, 64])
