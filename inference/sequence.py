@@ -53,8 +53,7 @@ class Sequence:
     def set_ids(self, ids: Ids[int]) -> int:
         """Make the cache hold exactly `ids`; returns how many were there already (the longest common prefix)."""
         self.check_room(len(ids))
-        reused = self.common_prefix(ids)
-        self.truncate(reused)
+        reused = self.rewind(self.common_prefix(ids))
         for _ in self.prefill(ids[reused:]):
             pass
         return reused
@@ -85,11 +84,24 @@ class Sequence:
         return next((index for index, (held, new) in enumerate(pairs) if held != new), min(len(self._ids), len(ids)))
 
     def truncate(self, length: int) -> None:
-        """Forget everything from position `length` on."""
+        """Forget everything from position `length` on.
+
+        A ring may have dropped what the next token sees; then the tokens before are computed anew.
+        """
         if not 0 <= length <= len(self._ids):
             raise ValueError(f"cannot truncate to {length} tokens: the sequence holds {len(self._ids)}")
-        self._cache.truncate(length)
-        del self._ids[length:]
+        kept = self._ids[:length]
+        for _ in self.prefill(kept[self.rewind(length) :]):
+            pass
+
+    def rewind(self, length: int) -> int:
+        """Forget everything from position `length` on, or all where the cache cannot go back that far.
+
+        Returns how many tokens are held: what is missing up to `length` must be computed anew.
+        """
+        kept = self._cache.truncate(length)
+        del self._ids[kept:]
+        return kept
 
     def fork(self) -> Sequence:
         """An independent sequence with the same content."""

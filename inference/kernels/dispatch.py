@@ -9,7 +9,7 @@ from typing import Literal
 from inference.formats.planar import PlanarFormat
 from inference.gpu.device import DeviceCaps
 from inference.kernels.base import KernelPreference
-from inference.plan.ops import DType, TensorRef, WeightRef
+from inference.plan.ops import DType, Op, TensorRef, WeightRef
 
 Constant = bool | int | float | str
 
@@ -102,6 +102,14 @@ class CacheLayout:
     bindings: tuple[Binding, ...]
     constants: Mapping[str, Constant] = field(default_factory=dict)
 
+    def reading(self) -> dict[str, Constant]:
+        """The constants of a shader that reads the cache."""
+        return {"READ": f"kv/read_{self.name}.wgsl", **self.constants}
+
+    def writing(self) -> dict[str, Constant]:
+        """The constants of a shader that writes the cache."""
+        return {"WRITE": f"kv/write_{self.name}.wgsl", **self.constants}
+
 
 @dataclass(frozen=True)
 class KernelContext:
@@ -126,6 +134,12 @@ def tensor(ref: TensorRef) -> Binding:
 
 
 STATE = Binding("state")
+
+
+def layer_of(op: Op) -> int:
+    """The layer of an op that lies in one."""
+    assert op.layer is not None
+    return op.layer
 
 
 def grid_for(workgroups: int, caps: DeviceCaps) -> tuple[int, int, int]:

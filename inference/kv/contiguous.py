@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from inference.events import KvGroupStats
 from inference.kernels.dispatch import Binding, CacheLayout
 from inference.kv.gpu_store import BufferSet, GpuMemory
+from inference.kv.host_arrays import HostMemory, LayerArrays
 from inference.kv.layout import LayerGroup, grown_capacity
 from inference.models.config import ModelConfig
 
 
-def contiguous_stats(
-    group: LayerGroup, row_bytes: int, length: int, capacity: int, context: int
-) -> KvGroupStats:
+def contiguous_stats(group: LayerGroup, row_bytes: int, length: int, capacity: int, context: int) -> KvGroupStats:
     """Stats of a layout that takes `row_bytes` a token and layer for K and V together."""
     token_bytes = len(group.layers) * row_bytes
     return KvGroupStats(
@@ -30,55 +32,43 @@ def contiguous_stats(
 class NumpyContiguous:
     """In host memory, f32, (K, capacity, E): heads first, so that each head's keys are one BLAS operand."""
 
-    def __init__(self, group: LayerGroup, config: ModelConfig, context: int) -> None:
+    def __init__(self, group: LayerGroup, config: ModelConfig, context: int, memory: HostMemory) -> None:
         self.group = group
         self._config = config
         self._context = context
+        self._memory = memory
         self._capacity = 0
-        self._keys: dict[int, np.ndarray] = {}
-        self._values: dict[int, np.ndarray] = {}
+        self._arrays = LayerArrays(group.layers, memory)
 
-    def missing(self, tokens: int) -> bool:
+    def missing(self, tokens: int, length: int) -> bool:
         return tokens > self._capacity
 
     def ensure(self, tokens: int, length: int) -> None:
         capacity = grown_capacity(tokens, self._context)
-        keys, values = self._resized(self._keys, capacity, length), self._resized(self._values, capacity, length)
-        self._keys, self._values, self._capacity = keys, values, capacity
+        self._arrays.resize((self._config.num_kv_heads, capacity, self._config.head_dim), axis=1, keep=length)
+        self._capacity = capacity
 
     def append(self, layer: int, start: int, k: np.ndarray, v: np.ndarray) -> None:
-        """Store k and v (K, T, E) at positions start .. start + T - 1."""
-        self._keys[layer][:, start : start + k.shape[1]] = k
-        self._values[layer][:, start : start + k.shape[1]] = v
+        self._arrays.keys[layer][:, start : start + k.shape[1]] = k
+        self._arrays.values[layer][:, start : start + k.shape[1]] = v
 
     def view(self, layer: int, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values (K, end - first, E) of positions first .. end - 1."""
-        return self._keys[layer][:, first:end], self._values[layer][:, first:end]
+        return self._arrays.keys[layer][:, first:end], self._arrays.values[layer][:, first:end]
 
     def truncate(self, length: int, present: int) -> int:
         return length
 
     def fork(self, length: int) -> NumpyContiguous:
-        other = NumpyContiguous(self.group, self._config, self._context)
-        other._capacity = self._capacity
-        other._keys = {layer: array.copy() for layer, array in self._keys.items()}
-        other._values = {layer: array.copy() for layer, array in self._values.items()}
+        other = NumpyContiguous(self.group, self._config, self._context, self._memory)
+        other._capacity, other._arrays = self._capacity, self._arrays.copy()
         return other
 
     def stats(self, length: int, context: int) -> KvGroupStats:
         return contiguous_stats(self.group, 2 * self._config.kv_size * 4, length, self._capacity, context)
 
     def close(self) -> None:
-        self._keys, self._values, self._capacity = {}, {}, 0
-
-    def _resized(self, arrays: dict[int, np.ndarray], capacity: int, length: int) -> dict[int, np.ndarray]:
-        c = self._config
-        resized = {}
-        for layer in self.group.layers:
-            resized[layer] = np.zeros((c.num_kv_heads, capacity, c.head_dim), np.float32)
-            if layer in arrays:
-                resized[layer][:, :length] = arrays[layer][:, :length]
-        return resized
+        self._arrays.clear()
+        self._capacity = 0
 
 
 class GpuContiguous:
@@ -90,18 +80,25 @@ class GpuContiguous:
         self._context = context
         self._memory = memory
         self._capacity = 0
-        self.buffers = BufferSet(memory)
+        self._buffers = BufferSet(memory)
 
     @property
     def _row_bytes(self) -> int:
         """Bytes of the K (or V) of one token in one layer."""
         return self._config.kv_size * self._memory.itemsize
 
+    @property
+    def version(self) -> int:
+        return self._buffers.version
+
+    def buffers(self) -> Mapping[Binding, Any]:
+        return self._buffers.by_binding
+
     def layout(self, layer: int) -> CacheLayout:
         """How kernels find the cache."""
         return CacheLayout("contiguous", (Binding("kv", f"{layer}.k"), Binding("kv", f"{layer}.v")))
 
-    def missing(self, tokens: int) -> bool:
+    def missing(self, tokens: int, length: int) -> bool:
         return tokens > self._capacity
 
     def ensure(self, tokens: int, length: int) -> None:
@@ -111,7 +108,7 @@ class GpuContiguous:
             for layer in self.group.layers
             for part in ("k", "v")
         }
-        self.buffers.replace(sizes, keep_bytes=length * self._row_bytes)
+        self._buffers.replace(sizes, keep_bytes=length * self._row_bytes)
         self._capacity = capacity
 
     def truncate(self, length: int, present: int) -> int:
@@ -119,7 +116,7 @@ class GpuContiguous:
 
     def fork(self, length: int) -> GpuContiguous:
         other = GpuContiguous(self.group, self._config, self._context, self._memory)
-        other.buffers = self.buffers.copy(keep_bytes=length * self._row_bytes)
+        other._buffers = self._buffers.copy(keep_bytes=length * self._row_bytes)
         other._capacity = self._capacity
         return other
 
@@ -127,5 +124,5 @@ class GpuContiguous:
         return contiguous_stats(self.group, 2 * self._row_bytes, length, self._capacity, context)
 
     def close(self) -> None:
-        self.buffers.close()
+        self._buffers.close()
         self._capacity = 0

@@ -38,7 +38,10 @@ class GpuStore(Store, Protocol):
     """A store whose keys and values lie in GPU buffers."""
 
     @property
-    def buffers(self) -> BufferSet:
+    def version(self) -> int:
+        """Rises whenever a buffer is replaced, so that what was bound to it is made anew."""
+
+    def buffers(self) -> Mapping[Binding, Any]:
         """The buffers behind the bindings of `layout`."""
 
     def layout(self, layer: int) -> CacheLayout:
@@ -46,7 +49,7 @@ class GpuStore(Store, Protocol):
 
 
 class BufferSet:
-    """Buffers by binding. `version` rises whenever one is replaced, so that what was bound to them is made anew."""
+    """Buffers by binding, and how often they were replaced."""
 
     def __init__(self, memory: GpuMemory) -> None:
         self._memory = memory

@@ -32,11 +32,11 @@ class Store(Protocol):
 
     group: LayerGroup
 
-    def missing(self, tokens: int) -> bool:
-        """Whether room for `tokens` tokens in all would take more memory than is held."""
+    def missing(self, tokens: int, length: int) -> bool:
+        """Whether `ensure` would take memory for `tokens` tokens in all, of which `length` are held."""
 
     def ensure(self, tokens: int, length: int) -> None:
-        """Make room for `tokens` tokens in all, of which `length` are held. Raises DoesNotFit before taking anything."""
+        """Make room for `tokens` tokens in all, of which `length` are held. Raises DoesNotFit and takes nothing."""
 
     def truncate(self, length: int, present: int) -> int:
         """Forget all of the `present` tokens from position `length` on. Returns how many are kept: 0 where keys
@@ -71,14 +71,14 @@ class KvCache(Generic[AnyStore]):
 
     def missing(self, tokens: int) -> bool:
         """Whether `ensure(tokens)` would take more memory."""
-        return any(store.missing(tokens) for store in self.stores)
+        return any(store.missing(tokens, self.length) for store in self.stores)
 
     def ensure(self, tokens: int) -> None:
         """Make room for `tokens` in all. Raises ContextFull above `context`, DoesNotFit above the memory."""
         if tokens > self.context:
             raise ContextFull(f"{tokens} tokens exceed the context of {self.context}")
         for store in self.stores:
-            if store.missing(tokens):
+            if store.missing(tokens, self.length):
                 store.ensure(tokens, self.length)
 
     def truncate(self, length: int) -> int:
@@ -103,9 +103,8 @@ class KvCache(Generic[AnyStore]):
     def stats(self) -> KvStats:
         """Tokens, bytes and layouts."""
         groups = tuple(store.stats(self.length, self.context) for store in self.stores)
-        names = [f"{group.layout} ({len(group.layers)} layers)" for group in groups]
         return KvStats(
-            layout=groups[0].layout if len(groups) == 1 else ", ".join(names),
+            layout=describe_groups([store.group for store in self.stores]),
             tokens=self.length,
             context=self.context,
             used_bytes=sum(group.used_bytes for group in groups),
@@ -120,6 +119,13 @@ class KvCache(Generic[AnyStore]):
             store.close()
         self.programs.clear()
         self.length = 0
+
+
+def describe_groups(groups: Sequence[LayerGroup]) -> str:
+    """ "paged" where all layers share it, else "ring (15 layers), paged (3 layers)"."""
+    if len(groups) == 1:
+        return groups[0].layout
+    return ", ".join(f"{group.layout} ({len(group.layers)} layers)" for group in groups)
 
 
 def grown_capacity(tokens: int, context: int) -> int:

@@ -6,13 +6,15 @@ Forks share pages; whoever is about to write a page that others hold takes a cop
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from inference.events import KvGroupStats
 from inference.kernels.dispatch import Binding, CacheLayout
 from inference.kv.gpu_store import BufferSet, GpuMemory
+from inference.kv.host_arrays import HostMemory, LayerArrays
 from inference.kv.layout import GROWTH_STEP, LayerGroup
 from inference.kv.page_pool import PAGE_TOKENS, PagePool, pages_for
 from inference.models.config import ModelConfig
@@ -91,27 +93,23 @@ def paged_stats(group: LayerGroup, row_bytes: int, length: int, pages: int, cont
 class NumpyPages:
     """The pages of all sequences in host memory, f32: (pages, K, PAGE_TOKENS, E) a layer, grown in steps."""
 
-    def __init__(self, group: LayerGroup, config: ModelConfig, pool: PagePool) -> None:
+    def __init__(self, group: LayerGroup, config: ModelConfig, pool: PagePool, memory: HostMemory) -> None:
         self.pool = pool
         self._shape = (config.num_kv_heads, PAGE_TOKENS, config.head_dim)
-        self.keys = {layer: np.zeros((0, *self._shape), np.float32) for layer in group.layers}
-        self.values = {layer: np.zeros((0, *self._shape), np.float32) for layer in group.layers}
+        self._held = 0
+        self.arrays = LayerArrays(group.layers, memory)
 
     def grow(self) -> None:
         """Make room for every page that the pool knows."""
-        held = next(iter(self.keys.values())).shape[0]
-        if self.pool.capacity <= held:
-            return
-        new = -(-self.pool.capacity // GROWTH_PAGES) * GROWTH_PAGES - held
-        empty = np.zeros((new, *self._shape), np.float32)
-        for arrays in (self.keys, self.values):
-            for layer, array in arrays.items():
-                arrays[layer] = np.concatenate([array, empty])
+        if self.pool.capacity > self._held:
+            pages = -(-self.pool.capacity // GROWTH_PAGES) * GROWTH_PAGES
+            self.arrays.resize((pages, *self._shape), axis=0, keep=self._held)
+            self._held = pages
 
     def copy(self, old: int, new: int) -> None:
         """Copy a page in all layers."""
         self.grow()
-        for arrays in (self.keys, self.values):
+        for arrays in (self.arrays.keys, self.arrays.values):
             for array in arrays.values():
                 array[new] = array[old]
 
@@ -124,27 +122,25 @@ class NumpyPaged:
         self._config = config
         self._pages = pages
         self.table = PageTable(pages.pool)
-        self._length = 0
 
-    def missing(self, tokens: int) -> bool:
-        return self.table.needs(tokens, self._length)
+    def missing(self, tokens: int, length: int) -> bool:
+        return self.table.needs(tokens, length)
 
     def ensure(self, tokens: int, length: int) -> None:
         self.table.extend(tokens, length, self._pages.copy)
         self._pages.grow()
 
     def append(self, layer: int, start: int, k: np.ndarray, v: np.ndarray) -> None:
-        """Store k and v (K, T, E) at positions start .. start + T - 1."""
         positions = np.arange(start, start + k.shape[1])
         page = np.asarray(self.table.pages)[positions // PAGE_TOKENS]
         slot = positions % PAGE_TOKENS
         # Indexing with arrays on both sides of a slice puts their axis first: (T, K, E).
-        self._pages.keys[layer][page, :, slot] = k.transpose(1, 0, 2)
-        self._pages.values[layer][page, :, slot] = v.transpose(1, 0, 2)
+        self._pages.arrays.keys[layer][page, :, slot] = k.transpose(1, 0, 2)
+        self._pages.arrays.values[layer][page, :, slot] = v.transpose(1, 0, 2)
 
     def view(self, layer: int, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values (K, end - first, E) of positions first .. end - 1, gathered from their pages."""
-        return self._gather(self._pages.keys[layer], first, end), self._gather(self._pages.values[layer], first, end)
+        arrays = self._pages.arrays
+        return self._gather(arrays.keys[layer], first, end), self._gather(arrays.values[layer], first, end)
 
     def truncate(self, length: int, present: int) -> int:
         self.table.truncate(length)
@@ -190,11 +186,69 @@ class GpuPages:
     def copy(self, old: int, new: int) -> None:
         """Copy a page in all layers, behind the steps that are with the device."""
         self.grow()
-        encoder = self._memory.device.create_command_encoder()
         size = self._page_bytes
+        # WebGPU copies only between different buffers.
+        between = self._memory.pool.create("scratch", size, "page copy")
+        encoder = self._memory.device.create_command_encoder()
         for buffer in self.buffers.by_binding.values():
-            encoder.copy_buffer_to_buffer(buffer, old * size, buffer, new * size, size)
+            encoder.copy_buffer_to_buffer(buffer, old * size, between, 0, size)
+            encoder.copy_buffer_to_buffer(between, 0, buffer, new * size, size)
         self._memory.device.queue.submit([encoder.finish()])
+        self._memory.pool.destroy(between)
 
 
-_ = CacheLayout
+class GpuPaged:
+    """One sequence in the pages of GpuPages; its page table is a u32 buffer for the whole context."""
+
+    def __init__(
+        self, group: LayerGroup, config: ModelConfig, context: int, pages: GpuPages, memory: GpuMemory
+    ) -> None:
+        self.group = group
+        self._config = config
+        self._context = context
+        self._pages = pages
+        self._memory = memory
+        self.table = PageTable(pages.pool)
+        self._table_binding = Binding("kv", f"{group.layers[0]}.page_table")
+        self._table_buffer = BufferSet(memory)
+
+    @property
+    def version(self) -> int:
+        return self._pages.buffers.version + self._table_buffer.version
+
+    def buffers(self) -> Mapping[Binding, Any]:
+        return self._pages.buffers.by_binding | self._table_buffer.by_binding
+
+    def layout(self, layer: int) -> CacheLayout:
+        bindings = (Binding("kv", f"{layer}.k"), Binding("kv", f"{layer}.v"), self._table_binding)
+        return CacheLayout("paged", bindings, {"PAGE_TOKENS": PAGE_TOKENS})
+
+    def missing(self, tokens: int, length: int) -> bool:
+        return self.table.needs(tokens, length)
+
+    def ensure(self, tokens: int, length: int) -> None:
+        if not self._table_buffer.by_binding:
+            self._table_buffer.replace({self._table_binding: pages_for(self._context) * 4}, keep_bytes=0)
+        if self.table.extend(tokens, length, self._pages.copy):
+            self._pages.grow()
+            # Steps in flight read only entries that stay as they are.
+            entries = np.asarray(self.table.pages, np.uint32)
+            self._memory.device.queue.write_buffer(self._table_buffer.by_binding[self._table_binding], 0, entries)
+
+    def truncate(self, length: int, present: int) -> int:
+        self.table.truncate(length)
+        return length
+
+    def fork(self, length: int) -> GpuPaged:
+        other = GpuPaged(self.group, self._config, self._context, self._pages, self._memory)
+        other.table = self.table.fork()
+        other._table_buffer = self._table_buffer.copy(keep_bytes=len(other.table.pages) * 4)
+        return other
+
+    def stats(self, length: int, context: int) -> KvGroupStats:
+        row_bytes = 2 * self._config.kv_size * self._memory.itemsize
+        return paged_stats(self.group, row_bytes, length, len(self.table.pages), context)
+
+    def close(self) -> None:
+        self.table.truncate(0)
+        self._table_buffer.close()

@@ -7,11 +7,15 @@ capacity = window + chunk - 1 + tokens in flight.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from inference.events import KvGroupStats
 from inference.kernels.dispatch import Binding, CacheLayout
 from inference.kv.gpu_store import BufferSet, GpuMemory
+from inference.kv.host_arrays import HostMemory, LayerArrays
 from inference.kv.layout import LayerGroup
 from inference.models.config import ModelConfig
 
@@ -60,47 +64,42 @@ def ring_stats(group: LayerGroup, row_bytes: int, length: int, capacity: int, al
 class NumpyRing:
     """In host memory, f32, (K, capacity, E)."""
 
-    def __init__(self, group: LayerGroup, config: ModelConfig, slots: RingSlots) -> None:
+    def __init__(self, group: LayerGroup, config: ModelConfig, slots: RingSlots, memory: HostMemory) -> None:
         self.group = group
         self._config = config
         self._slots = slots
-        self._keys: dict[int, np.ndarray] = {}
-        self._values: dict[int, np.ndarray] = {}
+        self._memory = memory
+        self._arrays = LayerArrays(group.layers, memory)
 
-    def missing(self, tokens: int) -> bool:
-        return not self._keys
+    def missing(self, tokens: int, length: int) -> bool:
+        return not self._arrays.keys
 
     def ensure(self, tokens: int, length: int) -> None:
-        shape = (self._config.num_kv_heads, self._slots.capacity, self._config.head_dim)
-        self._keys = {layer: np.zeros(shape, np.float32) for layer in self.group.layers}
-        self._values = {layer: np.zeros(shape, np.float32) for layer in self.group.layers}
+        self._arrays.resize((self._config.num_kv_heads, self._slots.capacity, self._config.head_dim), axis=1, keep=0)
 
     def append(self, layer: int, start: int, k: np.ndarray, v: np.ndarray) -> None:
-        """Store k and v (K, T, E) at positions start .. start + T - 1."""
         at = np.arange(start, start + k.shape[1]) % self._slots.capacity
-        self._keys[layer][:, at] = k
-        self._values[layer][:, at] = v
+        self._arrays.keys[layer][:, at] = k
+        self._arrays.values[layer][:, at] = v
 
     def view(self, layer: int, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values (K, end - first, E) of positions first .. end - 1."""
         at = np.arange(first, end) % self._slots.capacity
-        return self._keys[layer][:, at], self._values[layer][:, at]
+        return self._arrays.keys[layer][:, at], self._arrays.values[layer][:, at]
 
     def truncate(self, length: int, present: int) -> int:
         return self._slots.truncate(length, present)
 
     def fork(self, length: int) -> NumpyRing:
-        other = NumpyRing(self.group, self._config, self._slots.copy())
-        other._keys = {layer: array.copy() for layer, array in self._keys.items()}
-        other._values = {layer: array.copy() for layer, array in self._values.items()}
+        other = NumpyRing(self.group, self._config, self._slots.copy(), self._memory)
+        other._arrays = self._arrays.copy()
         return other
 
     def stats(self, length: int, context: int) -> KvGroupStats:
         row_bytes = 2 * self._config.kv_size * 4
-        return ring_stats(self.group, row_bytes, length, self._slots.capacity, bool(self._keys))
+        return ring_stats(self.group, row_bytes, length, self._slots.capacity, bool(self._arrays.keys))
 
     def close(self) -> None:
-        self._keys, self._values = {}, {}
+        self._arrays.clear()
 
 
 class GpuRing:
@@ -111,36 +110,43 @@ class GpuRing:
         self._config = config
         self._slots = slots
         self._memory = memory
-        self.buffers = BufferSet(memory)
+        self._buffers = BufferSet(memory)
 
     @property
     def _row_bytes(self) -> int:
         """Bytes of the K (or V) of one token in one layer."""
         return self._config.kv_size * self._memory.itemsize
 
+    @property
+    def version(self) -> int:
+        return self._buffers.version
+
+    def buffers(self) -> Mapping[Binding, Any]:
+        return self._buffers.by_binding
+
     def layout(self, layer: int) -> CacheLayout:
         bindings = (Binding("kv", f"{layer}.k"), Binding("kv", f"{layer}.v"))
         return CacheLayout("ring", bindings, {"RING_CAPACITY": self._slots.capacity})
 
-    def missing(self, tokens: int) -> bool:
-        return not self.buffers.by_binding
+    def missing(self, tokens: int, length: int) -> bool:
+        return not self._buffers.by_binding
 
     def ensure(self, tokens: int, length: int) -> None:
         size = self._slots.capacity * self._row_bytes
         bindings = [binding for layer in self.group.layers for binding in self.layout(layer).bindings]
-        self.buffers.replace(dict.fromkeys(bindings, size), keep_bytes=0)
+        self._buffers.replace(dict.fromkeys(bindings, size), keep_bytes=0)
 
     def truncate(self, length: int, present: int) -> int:
         return self._slots.truncate(length, present)
 
     def fork(self, length: int) -> GpuRing:
         other = GpuRing(self.group, self._config, self._slots.copy(), self._memory)
-        other.buffers = self.buffers.copy(keep_bytes=self._slots.capacity * self._row_bytes)
+        other._buffers = self._buffers.copy(keep_bytes=self._slots.capacity * self._row_bytes)
         return other
 
     def stats(self, length: int, context: int) -> KvGroupStats:
-        allocated = bool(self.buffers.by_binding)
+        allocated = bool(self._buffers.by_binding)
         return ring_stats(self.group, 2 * self._row_bytes, length, self._slots.capacity, allocated)
 
     def close(self) -> None:
-        self.buffers.close()
+        self._buffers.close()

@@ -1,8 +1,8 @@
-// Head norms, rotary embedding and the append of k and v to a contiguous cache, in one pass over the heads.
+// Head norms, rotary embedding and the append of k and v to the cache, in one pass over the heads.
 //
 // Bindings: q, k, v (T, *_STRIDE) ${X_TYPE}, read from column *_FIRST; [q norm, k norm (HEAD_DIM) f32];
-//           rope (capacity, HALF) vec2 f32 of cos and sin; q out (T, NUM_HEADS * HEAD_DIM) ${X_TYPE};
-//           key cache, value cache (capacity, NUM_KV_HEADS, HEAD_DIM) ${KV_TYPE}; state u32.
+//           rope (positions, HALF) vec2 f32 of cos and sin; q out (T, NUM_HEADS * HEAD_DIM) ${X_TYPE}; state u32;
+//           the cache's own from CACHE_AT on (WRITE, the file of its layout, gives store_key and store_value).
 // Grid: (NUM_HEADS + 2 * NUM_KV_HEADS, T): q heads, then k heads, then v heads. Rows past state.rows leave early.
 // INTERLEAVED rotates pairs (2i, 2i + 1), else halves (i, i + HALF); columns from 2 * HALF on pass unrotated.
 
@@ -20,15 +20,15 @@ enable f16;
 //% endif
 @group(0) @binding(${at}) var<storage, read> rope: array<vec2<f32>>;
 @group(0) @binding(${at + 1}) var<storage, read_write> q_out: array<${X_TYPE}>;
-@group(0) @binding(${at + 2}) var<storage, read_write> key_cache: array<${KV_TYPE}>;
-@group(0) @binding(${at + 3}) var<storage, read_write> value_cache: array<${KV_TYPE}>;
-@group(0) @binding(${at + 4}) var<storage, read> state: array<u32>;
+@group(0) @binding(${at + 2}) var<storage, read> state: array<u32>;
 
 const NUM_HEADS: u32 = ${NUM_HEADS}u;
 const NUM_KV_HEADS: u32 = ${NUM_KV_HEADS}u;
 const HEAD_DIM: u32 = ${HEAD_DIM}u;
 const HALF: u32 = ${HALF}u;
 const SIZE: u32 = ${SIZE}u;
+//% set CACHE_AT = at + 3
+//% include WRITE
 var<workgroup> head_values: array<f32, HEAD_DIM>;
 //% if QK_NORM
 var<workgroup> squares: array<f32, SIZE>;
@@ -44,8 +44,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
   if (head >= NUM_HEADS + NUM_KV_HEADS) {
     let kv_head = head - NUM_HEADS - NUM_KV_HEADS;
     for (var i = index; i < HEAD_DIM; i += SIZE) {
-      let value = v[row * ${V_STRIDE}u + ${V_FIRST}u + kv_head * HEAD_DIM + i];
-      value_cache[(position * NUM_KV_HEADS + kv_head) * HEAD_DIM + i] = ${KV_TYPE}(value);
+      store_value(position, kv_head, i, f32(v[row * ${V_STRIDE}u + ${V_FIRST}u + kv_head * HEAD_DIM + i]));
     }
     return;
   }
@@ -92,7 +91,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     if (is_q) {
       q_out[(row * NUM_HEADS + head) * HEAD_DIM + i] = ${X_TYPE}(value);
     } else {
-      key_cache[(position * NUM_KV_HEADS + head - NUM_HEADS) * HEAD_DIM + i] = ${KV_TYPE}(value);
+      store_key(position, head - NUM_HEADS, i, value);
     }
   }
 }
