@@ -101,6 +101,7 @@ class NumpyExecutor:
         """Append up to `chunk` tokens; returns float32 logits (V,) for "last", (T, V) for "all", None for "none"."""
         rows = len(ids)
         cache.ensure(cache.length + rows)
+        cache.begin()
         values: dict[str, np.ndarray] = {}
         tokens = np.asarray(ids, dtype=np.int64)
         threads = DECODE_THREADS if rows == 1 else None

@@ -127,6 +127,7 @@ class WebGpuExecutor:
         cache.ensure(cache.length + len(ids))
         self._write_step(cache.length, ids)
         program, prepared = self._program(cache, len(ids), logits, sampled=False)
+        cache.begin()
         run_once(self._gpu, self._encoder, prepared)
         cache.length += len(ids)
         if logits == "none":
@@ -202,6 +203,7 @@ class WebGpuExecutor:
 
     def _submit(self, cache: GpuCache, rows: int) -> None:
         program, prepared = self._program(cache, rows, "last", sampled=True)
+        cache.begin()
         self._queue.submit(prepared, measured=rows == 1)
         cache.length += rows
         if rows == 1:

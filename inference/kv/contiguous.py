@@ -55,6 +55,9 @@ class NumpyContiguous:
     def view(self, layer: int, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         return self._arrays.keys[layer][:, first:end], self._arrays.values[layer][:, first:end]
 
+    def begin(self, length: int) -> None:
+        pass
+
     def truncate(self, length: int, present: int) -> int:
         return length
 
@@ -110,6 +113,9 @@ class GpuContiguous:
         }
         self._buffers.replace(sizes, keep_bytes=length * self._row_bytes)
         self._capacity = capacity
+
+    def begin(self, length: int) -> None:
+        pass
 
     def truncate(self, length: int, present: int) -> int:
         return length

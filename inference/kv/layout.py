@@ -38,6 +38,9 @@ class Store(Protocol):
     def ensure(self, tokens: int, length: int) -> None:
         """Make room for `tokens` tokens in all, of which `length` are held. Raises DoesNotFit and takes nothing."""
 
+    def begin(self, length: int) -> None:
+        """A step begins behind the `length` tokens that are held; `ensure` has made room for it."""
+
     def truncate(self, length: int, present: int) -> int:
         """Forget all of the `present` tokens from position `length` on. Returns how many are kept: 0 where keys
         that the next query needs are no longer held, else `length`."""
@@ -80,6 +83,11 @@ class KvCache(Generic[AnyStore]):
         for store in self.stores:
             if store.missing(tokens, self.length):
                 store.ensure(tokens, self.length)
+
+    def begin(self) -> None:
+        """Tell the stores that a step begins behind the tokens held."""
+        for store in self.stores:
+            store.begin(self.length)
 
     def truncate(self, length: int) -> int:
         """Forget all tokens from position `length` on; returns how many are kept.

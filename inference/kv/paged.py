@@ -142,6 +142,9 @@ class NumpyPaged:
         arrays = self._pages.arrays
         return self._gather(arrays.keys[layer], first, end), self._gather(arrays.values[layer], first, end)
 
+    def begin(self, length: int) -> None:
+        pass
+
     def truncate(self, length: int, present: int) -> int:
         self.table.truncate(length)
         return length
@@ -234,6 +237,9 @@ class GpuPaged:
             # Steps in flight read only entries that stay as they are.
             entries = np.asarray(self.table.pages, np.uint32)
             self._memory.device.queue.write_buffer(self._table_buffer.by_binding[self._table_binding], 0, entries)
+
+    def begin(self, length: int) -> None:
+        pass
 
     def truncate(self, length: int, present: int) -> int:
         self.table.truncate(length)

@@ -86,6 +86,9 @@ class NumpyRing:
         at = np.arange(first, end) % self._slots.capacity
         return self._arrays.keys[layer][:, at], self._arrays.values[layer][:, at]
 
+    def begin(self, length: int) -> None:
+        pass
+
     def truncate(self, length: int, present: int) -> int:
         return self._slots.truncate(length, present)
 
@@ -135,6 +138,9 @@ class GpuRing:
         size = self._slots.capacity * self._row_bytes
         bindings = [binding for layer in self.group.layers for binding in self.layout(layer).bindings]
         self._buffers.replace(dict.fromkeys(bindings, size), keep_bytes=0)
+
+    def begin(self, length: int) -> None:
+        pass
 
     def truncate(self, length: int, present: int) -> int:
         return self._slots.truncate(length, present)
