@@ -178,7 +178,8 @@ def _constants(op: Op, context: KernelContext, attention: Attention) -> dict[str
 
 
 def _bindings(op: Op, context: KernelContext, output: Binding) -> tuple[Binding, ...]:
-    return tensor(op.inputs[0]), output, STATE, *context.layouts[layer_of(op)].bindings
+    layout = context.layouts[layer_of(op)]
+    return tensor(op.inputs[0]), output, STATE, *layout.bindings, *layout.read_bindings
 
 
 def _lanes(request: AttentionRequest) -> int:

@@ -94,13 +94,18 @@ class DeviceWeight:
 class CacheLayout:
     """How kernels find the keys and values of one layer.
 
-    shaders/kv/read_NAME.wgsl gives key_at and value_at, shaders/kv/write_NAME.wgsl store_key and store_value.
-    Both declare the buffers of `bindings` in this order and may use `constants`.
+    shaders/kv/read_NAME.wgsl gives key_at and value_at, and declares the buffers of `bindings`, then those of
+    `read_bindings`, in this order. The shader `append` writes; shaders/kv/append.wgsl does it through store_key and
+    store_value of shaders/kv/write_NAME.wgsl, which declares the buffers of `bindings`. All may use `constants`.
+    `before_append` runs before the layer's append in each step.
     """
 
     name: str
     bindings: tuple[Binding, ...]
     constants: Mapping[str, Constant] = field(default_factory=dict)
+    read_bindings: tuple[Binding, ...] = ()
+    append: str = "kv/append.wgsl"
+    before_append: tuple[Dispatch, ...] = ()
 
     def reading(self) -> dict[str, Constant]:
         """The constants of a shader that reads the cache."""

@@ -51,7 +51,7 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
         case RmsNorm() as norm:
             return (_rmsnorm(op, norm, context),)
         case KvAppend() as append:
-            return (_append(op, append, context),)
+            return (*context.layouts[layer_of(op)].before_append, _append(op, append, context))
         case Add():
             return (_binary(op, {"OPERATION": "add", "ACTIVATION": ""}),)
         case ActivationGate(activation):
@@ -128,7 +128,7 @@ def _append(op: Op, append: KvAppend, context: KernelContext) -> Dispatch:
     rope = Binding("rope", str(op.layer))
     bindings = (tensor(q), tensor(k), tensor(v), *norms, rope, tensor(op.output), STATE, *layout.bindings)
     return Dispatch(
-        "kv/append.wgsl",
+        layout.append,
         constants,
         bindings,
         (append.num_heads + 2 * append.num_kv_heads, op.output.rows, 1),
