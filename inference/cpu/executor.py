@@ -14,7 +14,7 @@ from inference.executor import SampleRequest, StepCost, host_stream
 from inference.host_memory import peak_resident_bytes
 from inference.kernels.base import Decision
 from inference.kv.factory import NumpyCaches, NumpyStore
-from inference.kv.layout import KvCache, LayerGroup, grown_capacity
+from inference.kv.layout import KvCache, LayerGroup
 from inference.models.config import ModelConfig, RopeConfig
 from inference.plan.build import build
 from inference.plan.explain import PlanRow, explain
@@ -37,7 +37,7 @@ from inference.plan.ops import (
     TensorRef,
     WeightRef,
 )
-from inference.rope import rope_table
+from inference.rope import RopeTables
 from inference.sampling import Sampled
 from inference.weights import WeightStore
 
@@ -68,7 +68,7 @@ class NumpyExecutor:
         self._fused = fused
         self._weights: dict[tuple[str, ...], np.ndarray] = {}
         self._plans: dict[tuple[bool, Logits, bool], Plan] = {}
-        self._rope: dict[RopeConfig, np.ndarray] = {}
+        self._rope = RopeTables()
         self._blas = ThreadpoolController()
         self._caches = NumpyCaches(config, groups, self.chunk)
         # Never filled: layouts for what is asked without a sequence at hand.
@@ -100,6 +100,7 @@ class NumpyExecutor:
     ) -> np.ndarray | None:
         """Append up to `chunk` tokens; returns float32 logits (V,) for "last", (T, V) for "all", None for "none"."""
         rows = len(ids)
+        cache.note(cache.length, ids)
         cache.ensure(cache.length + rows)
         cache.begin()
         values: dict[str, np.ndarray] = {}
@@ -169,10 +170,7 @@ class NumpyExecutor:
         return self._weights[key]
 
     def _rope_rows(self, rope: RopeConfig, cache: NumpyCache, rows: int) -> np.ndarray:
-        table = self._rope.get(rope)
-        if table is None or table.shape[0] < cache.length + rows:
-            table = self._rope[rope] = rope_table(rope, 0, grown_capacity(cache.length + rows, cache.context))
-        return table[cache.length : cache.length + rows]
+        return self._rope.rows(rope, cache.length, cache.length + rows)
 
     def _run(self, op: Op, values: dict[str, np.ndarray], tokens: np.ndarray, cache: NumpyCache) -> np.ndarray:
         inputs = [_read(values, tensor) for tensor in op.inputs]

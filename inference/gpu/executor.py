@@ -124,6 +124,7 @@ class WebGpuExecutor:
         return self._plans[key]
 
     def forward(self, cache: GpuCache, ids: Sequence[int], logits: Logits) -> np.ndarray | None:
+        cache.note(cache.length, ids)
         cache.ensure(cache.length + len(ids))
         self._write_step(cache.length, ids)
         program, prepared = self._program(cache, len(ids), logits, sampled=False)
@@ -145,10 +146,12 @@ class WebGpuExecutor:
             yield from host_stream(self, cache, ids, request, self.config.vocab_size)
             return
         self._write_request(request)
+        cache.note(cache.length, ids)
         cache.ensure(cache.length + len(ids))
         self._write_step(cache.length, ids)
         self._queue.reset_cost()
         self._submit(cache, len(ids))
+        next_position = cache.length
         try:
             with _short_switch_interval():
                 while True:
@@ -157,7 +160,10 @@ class WebGpuExecutor:
                         self._submit(cache, 1)
                     if not len(self._queue):
                         return
-                    yield unpack_result(self._queue.next_result())
+                    sampled = unpack_result(self._queue.next_result())
+                    cache.note(next_position, [sampled.id])
+                    next_position += 1
+                    yield sampled
         finally:
             self._queue.drain()
 

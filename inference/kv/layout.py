@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
-from inference.errors import ContextFull
+from inference.errors import ContextFull, DoesNotFit
 from inference.events import KvGroupStats, KvStats
 
 GROWTH_STEP = 1024
@@ -55,6 +55,14 @@ class Store(Protocol):
         """Free the memory. The store is empty afterwards and can be used again."""
 
 
+@runtime_checkable
+class TokenReader(Protocol):
+    """A store that must know the ids of its tokens."""
+
+    def note(self, position: int, ids: Sequence[int]) -> None:
+        """The tokens from `position` on are `ids`. Those of a step whose ids the device draws come afterwards."""
+
+
 AnyStore = TypeVar("AnyStore", bound=Store)
 
 
@@ -84,6 +92,12 @@ class KvCache(Generic[AnyStore]):
             if store.missing(tokens, self.length):
                 store.ensure(tokens, self.length)
 
+    def note(self, position: int, ids: Sequence[int]) -> None:
+        """Tell the stores that need them which ids stand at `position` and after it."""
+        for store in self.stores:
+            if isinstance(store, TokenReader):
+                store.note(position, ids)
+
     def begin(self) -> None:
         """Tell the stores that a step begins behind the tokens held."""
         for store in self.stores:
@@ -103,8 +117,16 @@ class KvCache(Generic[AnyStore]):
         return kept
 
     def fork(self) -> Self:
-        """An independent cache with the same content."""
-        other = type(self)([store.fork(self.length) for store in self.stores], self.context)
+        """An independent cache with the same content. Raises DoesNotFit and takes nothing."""
+        stores: list[AnyStore] = []
+        try:
+            for store in self.stores:
+                stores.append(store.fork(self.length))
+        except DoesNotFit:
+            for store in stores:
+                store.close()
+            raise
+        other = type(self)(stores, self.context)
         other.length = self.length
         return other
 
