@@ -67,7 +67,7 @@ class BufferSet:
             self._memory.pool.destroy(buffer)
 
     def copy(self, keep_bytes: int) -> BufferSet:
-        """Other buffers of the same sizes with the same first `keep_bytes` bytes. Raises DoesNotFit."""
+        """Other buffers of the same sizes, each with the same first `keep_bytes` bytes at most. Raises DoesNotFit."""
         other = BufferSet(self._memory)
         sizes = {binding: buffer.size for binding, buffer in self.by_binding.items()}
         other.by_binding = self._filled(sizes, self.by_binding, keep_bytes)
@@ -89,11 +89,11 @@ class BufferSet:
             for buffer in new.values():
                 self._memory.pool.destroy(buffer)
             raise
-        # Copies are in whole words; buffers are padded to them.
-        size = -(-keep_bytes // 4) * 4
-        if size and old:
+        if keep_bytes and old:
             encoder = self._memory.device.create_command_encoder()
             for binding, buffer in new.items():
+                # Copies are in whole words; buffers are padded to them.
+                size = min(-(-keep_bytes // 4) * 4, old[binding].size)
                 encoder.copy_buffer_to_buffer(old[binding], 0, buffer, 0, size)
             self._memory.device.queue.submit([encoder.finish()])
         return new

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 from weakref import WeakSet
 
 import numpy as np
+
+
+class HeldArrays(Protocol):
+    """Arrays that HostMemory counts."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+
+    def clear(self) -> None:
+        """Drop the arrays."""
 
 
 class HostMemory:
     """The arrays of all stores of one executor."""
 
     def __init__(self) -> None:
-        self._held: WeakSet[LayerArrays] = WeakSet()
+        self._held: WeakSet[HeldArrays] = WeakSet()
 
     @property
     def nbytes(self) -> int:
         """Bytes that are held now."""
         return sum(arrays.nbytes for arrays in self._held)
 
-    def register(self, arrays: LayerArrays) -> None:
+    def register(self, arrays: HeldArrays) -> None:
         """Count these arrays from now on, for as long as they live."""
         self._held.add(arrays)
 

@@ -19,12 +19,16 @@ GROWTH_STEP = 1024
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers that share a layout, and why they have it. `window` is that of all of them, None for the whole context."""
+    """Layers that share a layout, and why they have it. `window` is that of all of them, None for the whole context.
+
+    `hot` is for the tiered layouts: how many tokens, the last ones, at least stay out of cold pages.
+    """
 
     layout: str
     layers: tuple[int, ...]
     window: int | None
     reason: str
+    hot: int = 0
 
 
 class Store(Protocol):
