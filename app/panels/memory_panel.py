@@ -92,10 +92,10 @@ def memory_text(memory: MemoryStats | None, kv: KvStats | None, look: Look, widt
     for name, size in sorted(memory.weights_by_format.items(), key=lambda item: -item[1]):
         row(name, format_bytes(size))
     head(f"KV cache, {kv.layout}")
-    row("tokens", f"{kv.tokens:,} / {kv.capacity_tokens:,}")
-    row("context", f"{kv.context:,}")
+    row("tokens", f"{kv.tokens:,} / {kv.context:,}")
     row("used", format_bytes(kv.used_bytes))
-    row("set aside", format_bytes(kv.capacity_bytes))
+    row("set aside", format_bytes(kv.allocated_bytes))
+    row("at full context", format_bytes(kv.capacity_bytes))
     if kv.tokens:
         row("per token", format_bytes(kv.used_bytes // kv.tokens))
     if shown := _known_limits(memory.limits):

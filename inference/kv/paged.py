@@ -6,11 +6,12 @@ Forks share pages; whoever is about to write a page that others hold takes a cop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
+from inference.errors import DoesNotFit
 from inference.events import KvGroupStats
 from inference.kernels.dispatch import Binding, CacheLayout
 from inference.kv.gpu_store import BufferSet, GpuMemory
@@ -22,6 +23,16 @@ from inference.models.config import ModelConfig
 GROWTH_PAGES = GROWTH_STEP // PAGE_TOKENS
 
 
+class PageMemory(Protocol):
+    """What lies behind the pages of a pool."""
+
+    def grow(self, pages: int) -> None:
+        """Make room for the pages numbered below `pages`. Raises DoesNotFit and changes nothing."""
+
+    def copy(self, old: int, new: int) -> None:
+        """Copy a page in all layers. Raises DoesNotFit."""
+
+
 class PageTable:
     """The pages of one sequence, in order of position."""
 
@@ -29,25 +40,30 @@ class PageTable:
         self.pool = pool
         self.pages: list[int] = []
 
-    def extend(self, tokens: int, length: int, copy_page: Callable[[int, int], None]) -> bool:
+    def extend(self, tokens: int, length: int, memory: PageMemory) -> bool:
         """Pages for `tokens` tokens, of which `length` are held; True where the table changed.
 
-        `copy_page(old, new)` copies a page's content: a shared page that will be written is replaced by a copy.
-        Raises DoesNotFit before anything is taken.
+        A shared page that will be written is replaced by a copy. Raises DoesNotFit and takes nothing.
         """
-        wanted = pages_for(tokens)
         shared = self._shared_tail(length)
-        self.pool.require(max(0, wanted - len(self.pages)) + (shared is not None))
-        changed = wanted > len(self.pages)
+        wanted = max(0, pages_for(tokens) - len(self.pages)) + (shared is not None)
+        if wanted == 0:
+            return False
+        self.pool.require(wanted)
+        new = [self.pool.allocate() for _ in range(wanted)]
+        try:
+            memory.grow(max(new) + 1)
+            if shared is not None:
+                memory.copy(self.pages[shared], new[0])
+        except DoesNotFit:
+            for page in new:
+                self.pool.release(page)
+            raise
         if shared is not None:
-            page = self.pool.allocate()
-            copy_page(self.pages[shared], page)
             self.pool.release(self.pages[shared])
-            self.pages[shared] = page
-            changed = True
-        while len(self.pages) < wanted:
-            self.pages.append(self.pool.allocate())
-        return changed
+            self.pages[shared] = new.pop(0)
+        self.pages += new
+        return True
 
     def needs(self, tokens: int, length: int) -> bool:
         """Whether `extend` would take a page."""
@@ -60,10 +76,10 @@ class PageTable:
             self.pool.release(page)
         del self.pages[keep:]
 
-    def fork(self) -> PageTable:
-        """Another table with the same pages."""
+    def fork(self, length: int) -> PageTable:
+        """Another table that shares the pages of the `length` tokens held."""
         other = PageTable(self.pool)
-        other.pages = list(self.pages)
+        other.pages = self.pages[: pages_for(length)]
         for page in other.pages:
             self.pool.share(page)
         return other
@@ -99,16 +115,13 @@ class NumpyPages:
         self._held = 0
         self.arrays = LayerArrays(group.layers, memory)
 
-    def grow(self) -> None:
-        """Make room for every page that the pool knows."""
-        if self.pool.capacity > self._held:
-            pages = -(-self.pool.capacity // GROWTH_PAGES) * GROWTH_PAGES
+    def grow(self, pages: int) -> None:
+        if pages > self._held:
+            pages = -(-pages // GROWTH_PAGES) * GROWTH_PAGES
             self.arrays.resize((pages, *self._shape), axis=0, keep=self._held)
             self._held = pages
 
     def copy(self, old: int, new: int) -> None:
-        """Copy a page in all layers."""
-        self.grow()
         for arrays in (self.arrays.keys, self.arrays.values):
             for array in arrays.values():
                 array[new] = array[old]
@@ -127,8 +140,7 @@ class NumpyPaged:
         return self.table.needs(tokens, length)
 
     def ensure(self, tokens: int, length: int) -> None:
-        self.table.extend(tokens, length, self._pages.copy)
-        self._pages.grow()
+        self.table.extend(tokens, length, self._pages)
 
     def append(self, layer: int, start: int, k: np.ndarray, v: np.ndarray) -> None:
         positions = np.arange(start, start + k.shape[1])
@@ -151,7 +163,7 @@ class NumpyPaged:
 
     def fork(self, length: int) -> NumpyPaged:
         other = NumpyPaged(self.group, self._config, self._pages)
-        other.table = self.table.fork()
+        other.table = self.table.fork(length)
         return other
 
     def stats(self, length: int, context: int) -> KvGroupStats:
@@ -178,17 +190,15 @@ class GpuPages:
         self._bindings = [Binding("kv", f"{layer}.{part}") for layer in group.layers for part in ("k", "v")]
         self._held = 0
 
-    def grow(self) -> None:
-        """Make room for every page that the pool knows. Raises DoesNotFit."""
-        if self.pool.capacity <= self._held:
+    def grow(self, pages: int) -> None:
+        if pages <= self._held:
             return
-        pages = min(-(-self.pool.capacity // GROWTH_PAGES) * GROWTH_PAGES, self.pool.max_pages)
+        pages = min(-(-pages // GROWTH_PAGES) * GROWTH_PAGES, self.pool.max_pages)
         self.buffers.replace(dict.fromkeys(self._bindings, pages * self._page_bytes), self._held * self._page_bytes)
         self._held = pages
 
     def copy(self, old: int, new: int) -> None:
-        """Copy a page in all layers, behind the steps that are with the device."""
-        self.grow()
+        """Behind the steps that are with the device."""
         size = self._page_bytes
         # WebGPU copies only between different buffers.
         between = self._memory.pool.create("scratch", size, "page copy")
@@ -232,8 +242,7 @@ class GpuPaged:
     def ensure(self, tokens: int, length: int) -> None:
         if not self._table_buffer.by_binding:
             self._table_buffer.replace({self._table_binding: pages_for(self._context) * 4}, keep_bytes=0)
-        if self.table.extend(tokens, length, self._pages.copy):
-            self._pages.grow()
+        if self.table.extend(tokens, length, self._pages):
             # Steps in flight read only entries that stay as they are.
             entries = np.asarray(self.table.pages, np.uint32)
             self._memory.device.queue.write_buffer(self._table_buffer.by_binding[self._table_binding], 0, entries)
@@ -247,8 +256,8 @@ class GpuPaged:
 
     def fork(self, length: int) -> GpuPaged:
         other = GpuPaged(self.group, self._config, self._context, self._pages, self._memory)
-        other.table = self.table.fork()
-        other._table_buffer = self._table_buffer.copy(keep_bytes=len(other.table.pages) * 4)
+        other._table_buffer = self._table_buffer.copy(keep_bytes=pages_for(length) * 4)
+        other.table = self.table.fork(length)
         return other
 
     def stats(self, length: int, context: int) -> KvGroupStats:

@@ -54,7 +54,7 @@ class ScriptedSequence:
     tokens: int = 0
 
     def kv_stats(self) -> KvStats:
-        return KvStats("contiguous", self.tokens, 2048, 2048, self.tokens * 11520, 2048 * 11520)
+        return KvStats("contiguous", self.tokens, 2048, self.tokens * 11520, 1024 * 11520, 2048 * 11520)
 
 
 def plan_rows(layers: int, phase: str) -> list[PlanRow]:

@@ -105,7 +105,7 @@ def test_json_has_the_whole_contract(chat: Any, model: str, capfd: pytest.Captur
     assert (result["output_tokens"], result["text"], result["finish_reason"]) == ([0, 1], "Hello there", "length")
     assert set(result["timings"]) == {"load_s", "prefill_s", "prefill_tps", "decode_s", "decode_tps", "ttft_s"}
     assert set(result["memory"]) == {"weights_bytes", "kv_bytes", "scratch_bytes", "peak_bytes"}
-    assert set(result["kv"]) == {"layout", "capacity_bytes", "used_bytes", "tokens"}
+    assert set(result["kv"]) == {"layout", "capacity_bytes", "allocated_bytes", "used_bytes", "tokens"}
     assert [set(kernel) for kernel in result["kernels"]] == [{"op", "variant", "reason"}]
 
 

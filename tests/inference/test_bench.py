@@ -15,7 +15,7 @@ Tiny = Callable[[str], Path]
 
 @pytest.fixture
 def engine(tiny: Tiny) -> Iterator[Engine]:
-    opened = Engine.open(tiny("llama") / "gguf" / "model-q8_0.gguf", device="cpu")
+    opened = Engine.open(tiny("llama") / "gguf" / "model-q8_0.gguf", device="cpu", kv="contiguous")
     yield opened
     opened.close()
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gguf.quants import quantize  # type: ignore[attr-defined]
 from gguf import GGMLQuantizationType
+from gguf.quants import quantize  # type: ignore[attr-defined]
 
 from inference.cpu import ops as cpu
 from inference.formats.planar import PlanarTensor, from_dense, from_ggml
@@ -71,9 +71,8 @@ def check(
         "matmul", "test", 0, (x_ref, residual_ref) if attributes.residual else (x_ref,), y_ref, attributes,
         (weight_ref, norm_ref) if attributes.norm_eps is not None else (weight_ref,),
     )  # fmt: skip
-    context = KernelContext(
-        gpu.caps, max_rows, "f32", 1, {weight_ref: placed, norm_ref: placed_norm}, (KernelPreference(variant, True),)
-    )
+    weights = {weight_ref: placed, norm_ref: placed_norm}
+    context = KernelContext(gpu.caps, max_rows, "f32", 1, weights, preferences=(KernelPreference(variant, True),))
     decision = matmul.choose(op, context)
     assert decision.variant == variant
     dispatches = matmul.dispatches(op, decision, context)
