@@ -48,8 +48,8 @@ class BasisIndex:
         """Raises LayoutUnavailable where the ids of the first `tokens` tokens are not all known."""
         if tokens > len(self):
             raise LayoutUnavailable(
-                f"the KV layout bdpa needs the id of every token: those of the first {len(self)} of {tokens} are known; "
-                "choose another --kv for input without token ids"
+                f"the KV layout bdpa needs the id of every token: of {tokens} tokens only the first {len(self)} have "
+                "known ids; choose another --kv"
             )
 
     def counts(self, tokens: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from inference.kv.gpu_store import GpuMemory, GpuStore
 from inference.kv.host_arrays import HostMemory
 from inference.kv.layout import KvCache, LayerGroup, Store
 from inference.kv.page_pool import PagePool
-from inference.kv.paged import GpuPaged, GpuPages, NumpyPaged, NumpyPages
+from inference.kv.paged import GpuPaged, NumpyPaged, NumpyPages, gpu_kv_pages
 from inference.kv.ring import GpuRing, NumpyRing, RingSlots
 from inference.models.config import ModelConfig
 
@@ -78,7 +78,7 @@ class GpuCaches:
         self._config = config
         self._groups = tuple(groups)
         self._memory = memory
-        self._pages = {group: GpuPages(group, config, memory) for group in groups if group.layout == "paged"}
+        self._pages = {group: gpu_kv_pages(group, config, memory) for group in groups if group.layout == "paged"}
 
     def new(self, context: int) -> KvCache[GpuStore]:
         """An empty cache for up to `context` tokens."""

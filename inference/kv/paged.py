@@ -6,7 +6,7 @@ Forks share pages; whoever is about to write a page that others hold takes a cop
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -180,14 +180,14 @@ class NumpyPaged:
 
 
 class GpuPages:
-    """The pages of all sequences in GPU buffers of the cache's dtype: (pages, PAGE_TOKENS, K, E), grown in steps."""
+    """The pages of all sequences in GPU buffers of `token_bytes` a token, one for each binding, grown in steps."""
 
-    def __init__(self, group: LayerGroup, config: ModelConfig, memory: GpuMemory) -> None:
+    def __init__(self, bindings: Iterable[Binding], token_bytes: int, memory: GpuMemory) -> None:
         self._memory = memory
-        self._page_bytes = PAGE_TOKENS * config.kv_size * memory.itemsize
+        self._page_bytes = PAGE_TOKENS * token_bytes
         self.pool = PagePool(memory.max_binding // self._page_bytes)
         self.buffers = BufferSet(memory)
-        self._bindings = [Binding("kv", f"{layer}.{part}") for layer in group.layers for part in ("k", "v")]
+        self._bindings = tuple(bindings)
         self._held = 0
 
     def grow(self, pages: int) -> None:
@@ -208,6 +208,12 @@ class GpuPages:
             encoder.copy_buffer_to_buffer(between, 0, buffer, new * size, size)
         self._memory.device.queue.submit([encoder.finish()])
         self._memory.pool.destroy(between)
+
+
+def gpu_kv_pages(group: LayerGroup, config: ModelConfig, memory: GpuMemory) -> GpuPages:
+    """Pages of keys and of values in the cache's dtype, two buffers a layer: (pages, PAGE_TOKENS, K, E)."""
+    bindings = [Binding("kv", f"{layer}.{part}") for layer in group.layers for part in ("k", "v")]
+    return GpuPages(bindings, config.kv_size * memory.itemsize, memory)
 
 
 class GpuPaged:
