@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from inference.errors import LayoutUnavailable
 from inference.kv.layout import LayerGroup
+from inference.kv.tiered import COLD_BITS, HOT_TOKENS
 from inference.models.config import ModelConfig
 
-LAYOUTS = ("contiguous", "paged", "ring")
+LAYOUTS = ("contiguous", "paged", "ring", *COLD_BITS)
 """The layouts by name; "auto" chooses by layer."""
 
 
@@ -24,11 +26,16 @@ def choose_layouts(config: ModelConfig, wanted: str) -> tuple[LayerGroup, ...]:
         raise LayoutUnavailable(
             f"the ring layout needs layers with a sliding window, {config.name} has none; use --kv auto"
         )
+    if (bits := COLD_BITS.get(wanted)) and config.head_dim * bits % 32:
+        raise LayoutUnavailable(
+            f"the {wanted} layout packs {32 // bits} numbers in a word, the head dimension of {config.name}, "
+            f"{config.head_dim}, is not a multiple of that; choose another --kv"
+        )
     groups = []
     for window in sorted(windows, key=lambda window: window is None):
         layers = tuple(index for index, layer in enumerate(config.layers) if layer.window == window)
         layout, reason = _layout(window, wanted)
-        groups.append(LayerGroup(layout, layers, window, reason))
+        groups.append(LayerGroup(layout, layers, window, reason, HOT_TOKENS if layout in COLD_BITS else 0))
     return _merged(groups)
 
 
@@ -37,6 +44,9 @@ def _layout(window: int | None, wanted: str) -> tuple[str, str]:
         if window is not None:
             return "ring", f"these layers see {window} tokens: older ones are dropped"
         return "paged", "these layers see the whole context: pages are taken as needed and shared by forks"
+    if wanted in COLD_BITS:
+        older = f"{bits}-bit integers" if (bits := COLD_BITS[wanted]) else "pages shared by forks"
+        return wanted, f"asked for: the last {HOT_TOKENS} tokens as they are, older ones in {older}"
     return wanted, "asked for"
 
 
@@ -49,5 +59,5 @@ def _merged(groups: Sequence[LayerGroup]) -> tuple[LayerGroup, ...]:
             merged.append(group)
         else:
             layers = tuple(sorted(last.layers + group.layers))
-            merged[merged.index(last)] = LayerGroup(group.layout, layers, None, group.reason)
+            merged[merged.index(last)] = replace(group, layers=layers, window=None)
     return tuple(sorted(merged, key=lambda group: group.layers[0]))

@@ -14,6 +14,7 @@ from inference.kv.layout import KvCache, LayerGroup, Store
 from inference.kv.page_pool import PagePool
 from inference.kv.paged import GpuPaged, NumpyPaged, NumpyPages, gpu_kv_pages
 from inference.kv.ring import GpuRing, NumpyRing, RingSlots
+from inference.kv.tiered import COLD_BITS, GpuTiered, NumpyColdPages, NumpyTiered, Tiers, gpu_cold_pages
 from inference.models.config import ModelConfig
 
 UNLIMITED_PAGES = 2**31
@@ -43,6 +44,11 @@ class NumpyCaches:
             for group in groups
             if group.layout == "paged"
         }
+        self._cold_pages = {
+            group: NumpyColdPages(group, config, PagePool(UNLIMITED_PAGES), self._memory)
+            for group in groups
+            if group.layout in COLD_BITS
+        }
 
     @property
     def nbytes(self) -> int:
@@ -67,6 +73,9 @@ class NumpyCaches:
                 return NumpyRing(group, self._config, slots, self._memory)
             case "paged":
                 return NumpyPaged(group, self._config, self._pages[group])
+            case "tiered" | "tiered-int8" | "tiered-int4":
+                tiers = Tiers.of(group, self._chunk, 0, context)
+                return NumpyTiered(group, self._config, tiers, self._cold_pages[group], self._memory)
             case other:
                 raise AssertionError(f"no NumPy store for {other}")
 
@@ -79,6 +88,9 @@ class GpuCaches:
         self._groups = tuple(groups)
         self._memory = memory
         self._pages = {group: gpu_kv_pages(group, config, memory) for group in groups if group.layout == "paged"}
+        self._cold_pages = {
+            group: gpu_cold_pages(group, config, memory) for group in groups if group.layout in COLD_BITS
+        }
 
     def new(self, context: int) -> KvCache[GpuStore]:
         """An empty cache for up to `context` tokens."""
@@ -95,5 +107,8 @@ class GpuCaches:
                 return GpuRing(group, self._config, slots, memory)
             case "paged":
                 return GpuPaged(group, self._config, context, self._pages[group], memory)
+            case "tiered" | "tiered-int8" | "tiered-int4":
+                tiers = Tiers.of(group, memory.chunk, memory.in_flight, context)
+                return GpuTiered(group, self._config, context, tiers, self._cold_pages[group], memory)
             case other:
                 raise AssertionError(f"no GPU store for {other}")

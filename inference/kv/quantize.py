@@ -65,7 +65,7 @@ def dequantize(scale: np.ndarray, words: np.ndarray, bits: Bits) -> np.ndarray:
 
 def pack_integers(integers: np.ndarray, bits: Bits) -> np.ndarray:
     """Words (..., E * bits / 32) uint32 of integers (..., E) int8."""
-    octets = integers.view(np.uint8)
+    octets: np.ndarray = integers.view(np.uint8)
     if bits == 4:
         octets = octets[..., 0::2] & 0xF | octets[..., 1::2] << 4
     return np.ascontiguousarray(octets).view(np.uint32)
@@ -77,4 +77,5 @@ def unpack_integers(words: np.ndarray, bits: Bits) -> np.ndarray:
     if bits == 8:
         return octets
     # A shift to the left and back extends the sign of the low four bits.
-    return np.stack((octets << 4 >> 4, octets >> 4), axis=-1).reshape(*octets.shape[:-1], -1)
+    pairs = np.stack((octets << 4 >> 4, octets >> 4), axis=-1)  # (..., E / 2, 2)
+    return pairs.reshape(*octets.shape[:-1], 2 * octets.shape[-1])
