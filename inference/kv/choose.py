@@ -10,7 +10,7 @@ from inference.kv.layout import LayerGroup
 from inference.kv.tiered import COLD_BITS, HOT_TOKENS
 from inference.models.config import ModelConfig
 
-LAYOUTS = ("contiguous", "paged", "ring", *COLD_BITS)
+LAYOUTS = ("contiguous", "paged", "ring", *COLD_BITS, "bdpa")
 """The layouts by name; "auto" chooses by layer."""
 
 
@@ -31,12 +31,30 @@ def choose_layouts(config: ModelConfig, wanted: str) -> tuple[LayerGroup, ...]:
             f"the {wanted} layout packs {32 // bits} numbers in a word, the head dimension of {config.name}, "
             f"{config.head_dim}, is not a multiple of that; choose another --kv"
         )
+    if wanted == "bdpa":
+        _check_bdpa(config)
     groups = []
     for window in sorted(windows, key=lambda window: window is None):
         layers = tuple(index for index, layer in enumerate(config.layers) if layer.window == window)
         layout, reason = _layout(window, wanted)
         groups.append(LayerGroup(layout, layers, window, reason, HOT_TOKENS if layout in COLD_BITS else 0))
     return _merged(groups)
+
+
+def _check_bdpa(config: ModelConfig) -> None:
+    """Raises LayoutUnavailable where shaders/kv/read_bdpa.wgsl cannot take 4 columns of a head at a time."""
+    if config.head_dim % 4:
+        raise LayoutUnavailable(
+            f"the bdpa layout packs 4 numbers in a word, the head dimension of {config.name}, {config.head_dim}, is "
+            "not a multiple of that; choose another --kv"
+        )
+    for rope in {layer.rope for layer in config.layers}:
+        step = 4 if rope.interleaved else 8
+        if rope.rotary_dim % step:
+            raise LayoutUnavailable(
+                f"the bdpa layout rotates keys when they are read, {step} columns at a time; {config.name} rotates "
+                f"{rope.rotary_dim}, which is not a multiple of that; choose another --kv"
+            )
 
 
 def _layout(window: int | None, wanted: str) -> tuple[str, str]:
@@ -47,6 +65,8 @@ def _layout(window: int | None, wanted: str) -> tuple[str, str]:
     if wanted in COLD_BITS:
         older = f"{bits}-bit integers" if (bits := COLD_BITS[wanted]) else "pages shared by forks"
         return wanted, f"asked for: the last {HOT_TOKENS} tokens as they are, older ones in {older}"
+    if wanted == "bdpa":
+        return wanted, "asked for: a token id's first keys and values whole, later ones as 8-bit differences from them"
     return wanted, "asked for"
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from inference.kv.bdpa import GpuBdpa, GpuBdpaPages, NumpyBdpa, NumpyBdpaPages
 from inference.kv.contiguous import GpuContiguous, NumpyContiguous
 from inference.kv.gpu_store import GpuMemory, GpuStore
 from inference.kv.host_arrays import HostMemory
@@ -49,6 +50,11 @@ class NumpyCaches:
             for group in groups
             if group.layout in COLD_BITS
         }
+        self._basis_pages = {
+            group: NumpyBdpaPages(group, config, UNLIMITED_PAGES, self._memory)
+            for group in groups
+            if group.layout == "bdpa"
+        }
 
     @property
     def nbytes(self) -> int:
@@ -76,6 +82,8 @@ class NumpyCaches:
             case "tiered" | "tiered-int8" | "tiered-int4":
                 tiers = Tiers.of(group, self._chunk, 0, context)
                 return NumpyTiered(group, self._config, tiers, self._cold_pages[group], self._memory)
+            case "bdpa":
+                return NumpyBdpa(group, self._config, self._basis_pages[group])
             case other:
                 raise AssertionError(f"no NumPy store for {other}")
 
@@ -91,6 +99,7 @@ class GpuCaches:
         self._cold_pages = {
             group: gpu_cold_pages(group, config, memory) for group in groups if group.layout in COLD_BITS
         }
+        self._basis_pages = {group: GpuBdpaPages(group, config, memory) for group in groups if group.layout == "bdpa"}
 
     def new(self, context: int) -> KvCache[GpuStore]:
         """An empty cache for up to `context` tokens."""
@@ -110,5 +119,7 @@ class GpuCaches:
             case "tiered" | "tiered-int8" | "tiered-int4":
                 tiers = Tiers.of(group, memory.chunk, memory.in_flight, context)
                 return GpuTiered(group, self._config, context, tiers, self._cold_pages[group], memory)
+            case "bdpa":
+                return GpuBdpa(group, self._config, context, self._basis_pages[group], memory)
             case other:
                 raise AssertionError(f"no GPU store for {other}")

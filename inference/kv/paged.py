@@ -69,6 +69,10 @@ class PageTable:
         """Whether `extend` would take a page."""
         return pages_for(tokens) > len(self.pages) or self._shared_tail(length) is not None
 
+    def places(self, tokens: np.ndarray) -> np.ndarray:
+        """Where tokens of these numbers lie: page number * PAGE_TOKENS + place in the page."""
+        return np.asarray(self.pages, np.int64)[tokens // PAGE_TOKENS] * PAGE_TOKENS + tokens % PAGE_TOKENS
+
     def truncate(self, length: int) -> None:
         """Give back the pages that hold nothing before position `length`."""
         keep = pages_for(length)
