@@ -28,7 +28,7 @@ from inference.models.config import ModelConfig
 COLD_BITS: Mapping[str, Bits] = {"tiered": 0, "tiered-int8": 8, "tiered-int4": 4}
 """The tiered layouts, with the bits of an integer in a cold page; 0 for pages in the cache's dtype."""
 
-HOT_TOKENS = 128
+HOT_TOKENS = 256
 
 DEMOTE_SIZE = 64
 # A prefill step demotes as many tokens as it takes, a decode step one: so many workgroups a head take turns.
