@@ -19,6 +19,7 @@ from app.screens.help import HelpScreen
 from app.screens.models import ModelMenu
 from app.settings import Settings, save_settings, with_model
 from app.theme import GLASS, GLASS_LIGHT
+from app.widgets.prompt import Prompt
 from inference.sampling import Sampling
 
 
@@ -97,7 +98,8 @@ class ChatApp(App[None]):
             if binding.id:
                 shown, _ = keys.setdefault(binding.id, ([], binding.tooltip or binding.description))
                 shown.append(self.get_key_display(binding))
-        ordered = sorted(keys, key=lambda id: ("prompt", "chat", "app").index(id.partition(".")[0]))
+        declared = (*Prompt.BINDINGS, *ChatScreen.BINDINGS, *self.BINDINGS)
+        ordered = [binding.id for binding in declared if isinstance(binding, Binding) and binding.id in keys]
         self.push_screen(HelpScreen([(", ".join(keys[id][0]), keys[id][1]) for id in ordered]))
 
     def on_chat_screen_model_loaded(self, event: ChatScreen.ModelLoaded) -> None:

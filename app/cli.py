@@ -174,7 +174,7 @@ def _screen(given: Given) -> int:
 
     from app.chat_app import ChatApp, Start
     from app.engine_thread import EngineThread
-    from app.model_list import model_entries, resolve_model
+    from app.model_list import model_entries, resolve_readable_model
     from app.options import sampling_options
     from inference.catalog import load_catalog
     from inference.hub import default_store
@@ -189,7 +189,8 @@ def _screen(given: Given) -> int:
         notices=(notice,) if notice else (),
     )
     engine = EngineThread(
-        partial(resolve_model, catalog=catalog, store=store), lambda path, progress: _open(path, given, progress)
+        partial(resolve_readable_model, catalog=catalog, store=store),
+        lambda path, progress: _open(path, given, progress),
     )
     app = ChatApp(engine, partial(model_entries, catalog, store), settings, settings_path(), start)
     app.run()

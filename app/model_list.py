@@ -54,3 +54,24 @@ def resolve_model(
 ) -> str:
     """The local path of a model by name, fetched first where it is missing; errors as `hub.resolve` and `hub.fetch`."""
     return str(hub.fetch(hub.resolve(name, catalog, store), store, progress, cancelled))
+
+
+def resolve_readable_model(
+    name: str,
+    progress: Callable[[Loading], None],
+    cancelled: Callable[[], bool],
+    *,
+    catalog: Catalog,
+    store: hub.Store,
+) -> str:
+    """As `resolve_model`, and the file is known to be a GGUF of a known family.
+
+    The chat asks this before it closes the model that it has: a wrong file must not cost that one. Raises
+    BadModelFile and UnsupportedModel besides.
+    """
+    from inference.formats.gguf import open_gguf
+    from inference.models.families import config_from_gguf
+
+    path = resolve_model(name, progress, cancelled, catalog=catalog, store=store)
+    config_from_gguf(open_gguf(Path(path)))
+    return path

@@ -1,9 +1,11 @@
 """Glasschat's inference engine: language models on WebGPU or NumPy, without any interface.
 
-from inference import Engine, Sampling
-engine = Engine.open("model.gguf")
-for event in engine.generate([{"role": "user", "content": "Hello"}], Sampling(temperature=0)):
-    print(event)
+A reply, as a stream of events:
+
+    from inference import Engine, Sampling
+    engine = Engine.open("model.gguf")
+    for event in engine.generate([{"role": "user", "content": "Hello"}], Sampling(temperature=0)):
+        print(event)
 """
 
 from importlib import import_module

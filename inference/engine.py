@@ -80,6 +80,7 @@ class Engine:
         """Logits after each of `ids` in a fresh sequence, float32 (n, vocab); only the rows in `positions` if given."""
         wanted = sorted(range(len(ids)) if positions is None else positions)
         sequence = self.sequence()
+        sequence.check_ids(ids)
         sequence.check_room(len(ids))
         size = self._executor.logits_chunk
         rows = []

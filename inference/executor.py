@@ -10,6 +10,7 @@ import numpy as np
 
 from inference.events import MemoryStats
 from inference.kv.layout import KvCache
+from inference.models.config import ModelConfig
 from inference.plan.explain import PlanRow
 from inference.plan.ops import Logits
 from inference.sampling import Sampled, Sampling, sample
@@ -45,6 +46,7 @@ class Executor(Protocol[Cache]):
 
     device: Literal["webgpu", "cpu"]
     adapter: str
+    config: ModelConfig
     chunk: int
     """Most tokens one step takes."""
     logits_chunk: int

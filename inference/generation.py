@@ -46,6 +46,7 @@ class Generation:
     def run(self, ids: list[int], max_tokens: int | None, load_s: float) -> Iterator[Event]:
         """The events of a reply to `ids`. Raises ContextFull where they do not fit."""
         sequence = self._sequence
+        sequence.check_ids([*ids, *self._request.sampling.logit_bias])
         sequence.check_room(len(ids))
         self._started = time.perf_counter()
         self._load_s = load_s

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from inference import hub
 from inference.catalog import load_catalog
 from inference.chat_template import ChatTemplate
-from inference.errors import ContextFull, DeviceUnavailable
+from inference.errors import ContextFull, DeviceUnavailable, UnsupportedModel
 from inference.events import Loading, Notice
 from inference.executor import Executor
 from inference.formats.gguf import GGUFFile, open_gguf
@@ -95,6 +95,11 @@ def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> Op
     notices: list[str] = []
     tokenizer, template = read_tokenizer(file, notices)
     store = WeightStore(file, config)
+    if biases := [name for name in store.unused if name.endswith(".bias")]:
+        raise UnsupportedModel(
+            f"{path.name}: tensor {biases[0]} is a bias, which the {config.family} family is not run with here; "
+            "use another conversion of this model"
+        )
     if store.unused:
         notices.append(f"{path.name}: {len(store.unused)} tensors are not used: {', '.join(store.unused[:5])}")
     choice = choose_device(options.device)

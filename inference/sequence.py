@@ -41,6 +41,7 @@ class Sequence:
         """Append ids (at least one); returns the logits after the last, float32 (vocab,). Raises ContextFull."""
         if not ids:
             raise ValueError("append needs at least one token id")
+        self.check_ids(ids)
         self.check_room(len(self._ids) + len(ids))
         *_, last = self.chunks(ids)
         for _ in self.prefill(ids[: len(ids) - len(last)]):
@@ -52,6 +53,7 @@ class Sequence:
 
     def set_ids(self, ids: Ids[int]) -> int:
         """Make the cache hold exactly `ids`; returns how many were there already (the longest common prefix)."""
+        self.check_ids(ids)
         self.check_room(len(ids))
         reused = self.rewind(self.common_prefix(ids))
         for _ in self.prefill(ids[reused:]):
@@ -114,6 +116,13 @@ class Sequence:
         """Free the cache. The sequence is empty afterwards and can be used again."""
         self._cache.close()
         self._ids.clear()
+
+    def check_ids(self, ids: Ids[int]) -> None:
+        """Raises ValueError for the first id that the vocabulary does not have."""
+        size = self._executor.config.vocab_size
+        unknown = next((token for token in ids if not 0 <= token < size), None)
+        if unknown is not None:
+            raise ValueError(f"token id {unknown} is not in the vocabulary, which has ids 0 to {size - 1}")
 
     def check_room(self, tokens: int) -> None:
         """Raises ContextFull where `tokens` would not fit."""

@@ -21,7 +21,7 @@ class DtypePanel(Vertical):
 
     DEFAULT_CSS = """
     DtypePanel { background: $background; }
-    DtypePanel DataTable { height: 1fr; background: $background; scrollbar-size: 1 1; }
+    DtypePanel DataTable { height: 1fr; background: $background; scrollbar-size: 0 1; }
     DtypePanel DataTable > .datatable--header { background: $background; color: $primary; text-style: none; }
     DtypePanel DataTable > .datatable--even-row { background: $background; }
     DtypePanel #plan-detail { height: auto; max-height: 5; padding: 0 1; border-top: solid $border; }

@@ -86,7 +86,7 @@ def memory_text(memory: MemoryStats | None, kv: KvStats | None, look: Look, widt
         out.append("━" * (bar - filled), look.faint)
         out.append(value.rjust(width - 9 - bar) + "\n", look.text)
     row("total", format_bytes(sum(parts.values())), strong=True)
-    row(f"peak on {memory.device}", format_bytes(memory.peak_bytes))
+    row("peak on the device", format_bytes(memory.peak_bytes))
     row("peak of the process", format_bytes(memory.host_peak_bytes))
     head("Weights by format")
     for name, size in sorted(memory.weights_by_format.items(), key=lambda item: -item[1]):
@@ -99,7 +99,7 @@ def memory_text(memory: MemoryStats | None, kv: KvStats | None, look: Look, widt
     if kv.tokens:
         row("per token", format_bytes(kv.used_bytes // kv.tokens))
     if shown := _known_limits(memory.limits):
-        head(f"Limits of {memory.device}")
+        head(f"Limits of {memory.device}"[:width])
         for name, value in shown.items():
             row(name, value)
     out.rstrip()

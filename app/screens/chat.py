@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -28,6 +29,7 @@ from inference.events import Finished, Loading, Notice, Prefill, Stats, Token
 from inference.sampling import Sampling
 
 _DRAINS_PER_S = 30
+_FIGURES_PERIOD_S = 0.25  # nobody reads them faster, and each change is a repaint
 _FULL = "The context is full. /clear starts over; a larger context is set with --context when Glasschat starts."
 
 
@@ -65,7 +67,10 @@ class ChatScreen(Screen[None]):
         self._answer: Answer | None = None
         self._replies = 0
         self._load_asked = False
+        self._load_notices: list[str] = []
         self._loaded: Loaded | None = None
+        self._stats: Stats | None = None
+        self._stats_shown = 0.0
 
     def compose(self) -> ComposeResult:
         with Container(id="middle"):
@@ -222,9 +227,9 @@ class ChatScreen(Screen[None]):
                 done = event.done < event.total
                 self._set_status(state=f"reading {event.done}/{event.total}" if done else "writing")
             case Stats():
-                self._memory_panel.show_stats(event.memory, event.kv)
-                rate = event.timings.decode_tps
-                self._set_status(rate=rate, tokens=event.kv.tokens, context=event.kv.context)
+                self._stats = event
+                if time.monotonic() - self._stats_shown > _FIGURES_PERIOD_S:
+                    self._show_stats()
             case Notice():
                 self.note(event.text)
             case Finished():
@@ -236,21 +241,30 @@ class ChatScreen(Screen[None]):
                     self.note(_FULL)
                 self._set_status(rate=event.timings.decode_tps)
 
+    def _show_stats(self) -> None:
+        if (stats := self._stats) is not None:
+            self._stats, self._stats_shown = None, time.monotonic()
+            self._memory_panel.show_stats(stats.memory, stats.kv)
+            self._set_status(rate=stats.timings.decode_tps, tokens=stats.kv.tokens, context=stats.kv.context)
+
     def _finish(self, answer: Answer, figures: str) -> None:
         self._answer = None
         self._conversation = self._conversation.with_turn("assistant", "".join(answer.raw))
         self.note(figures, "figures")
         self._transcript.end_reply()
+        self._show_stats()
         self._set_status(state="ready", busy=False)
 
     def _on_app_event(self, event: AppEvent) -> None:
         match event:
             case LoadStarted():
+                self._load_notices = []
                 self._set_status(state="loading", busy=True)
                 self._load_bar.progress = Loading(f"Looking for {event.model}", 0, 0)
             case Loading():
                 self._load_bar.progress = event
             case Notice():
+                self._load_notices.append(event.text)
                 self.note(event.text)
             case Unloaded():
                 self._forget_model()
@@ -276,7 +290,8 @@ class ChatScreen(Screen[None]):
         reason = f": {info.device_reason}" if info.device_reason else ""
         self.note(f"{event.title} is ready after {format_seconds(info.load_s)}, on {where}{reason}.")
         for notice in info.notices:
-            self.note(notice)
+            if notice not in self._load_notices:
+                self.note(notice)
         self._status.status = Status(
             event.title, f"{info.device} {info.dtype}", "ready", tokens=event.kv.tokens, context=info.context
         )

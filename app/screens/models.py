@@ -19,6 +19,8 @@ from app.sanitize import visible
 from app.theme import Look, make_look
 from app.units import format_bytes
 
+_LICENCE = 18  # cells
+
 
 class ModelMenu(ModalScreen[str | None]):
     """Returns the name or path of the model chosen, or None."""
@@ -88,7 +90,9 @@ def entry_line(entry: ModelEntry, loaded: bool, look: Look, width: int) -> Text:
     tail = f"{format_bytes(entry.bytes):>10}"
     if width > 60:
         context = f"{entry.context // 1024}K" if entry.context else ""
-        tail += f"{context:>7}  {entry.license[:14]:<14}"
+        licence = Text(entry.license)
+        licence.truncate(_LICENCE, overflow="ellipsis", pad=True)
+        tail += f"{context:>7}  {licence.plain}"
     title = visible(entry.title)
     note = "  loaded" if loaded else "  start here" if entry.starter else ""
     line = Text.assemble("  ", (title, Style(bold=loaded)), (note, look.success if loaded else look.accent))

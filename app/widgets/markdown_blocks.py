@@ -22,6 +22,7 @@ _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethro
 _CODE_LINES = 40  # a growing fence is cut when it is longer
 _CODE_LINES_HARD = 300  # and then even inside a string or comment
 _PARAGRAPH_CHARS = 3000  # a growing paragraph is cut when it is longer
+_PARAGRAPH_CHARS_HARD = 8000  # and then even where markup may be open
 _PARAGRAPH_KEEP = 400
 
 
@@ -187,12 +188,13 @@ def _paragraph_cut(source: str) -> tuple[int, str]:
     The rest must begin with a letter, so that it cannot be taken for a list, a heading or a quote.
     """
     limit = len(source) - _PARAGRAPH_KEEP
+    hard = len(source) > _PARAGRAPH_CHARS_HARD
     for position in range(limit, limit // 2, -1):
-        if source[position] in " \n" and source[position + 1].isalpha() and _balanced(source[:position]):
+        if source[position] in " \n" and source[position + 1].isalpha() and (hard or _balanced(source[:position])):
             return position, source[position]
     for position in range(limit, limit // 2, -1):  # scripts that write without spaces
         letters = source[position - 1].isalpha() and source[position].isalpha()
-        if letters and not unicodedata.combining(source[position]) and _balanced(source[:position]):
+        if letters and not unicodedata.combining(source[position]) and (hard or _balanced(source[:position])):
             return position, ""
     return 0, ""
 

@@ -15,7 +15,8 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual import events
-from textual.geometry import Size
+from textual.geometry import Region, Size
+from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
@@ -26,7 +27,7 @@ from app.widgets.markdown_blocks import MarkdownStream
 from app.widgets.render import GUTTER, Item, Laid, Note, NoteKind, lay_out
 
 _PERIOD_S = 0.1
-_REST = 10  # rest at least so many times as long as the last pass took
+_REST = 10  # rest at least so many times as long as the last pass took of the processor
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class _Pass:
     done: list[Item]
     laid: list[Laid]
     growing: list[Laid]
+    cpu_s: float
 
 
 class Transcript(ScrollView, can_focus=True):
@@ -53,6 +55,9 @@ class Transcript(ScrollView, can_focus=True):
     }
     """
     ALLOW_SELECT = True
+
+    # As in Textual but without a layout of the whole screen at each change: only the scroll bar depends on it.
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False)
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -119,12 +124,11 @@ class Transcript(ScrollView, can_focus=True):
             ended = reply.ended.is_set()
             text = "".join(reply.pending)
             reply.pending.clear()
-            started = time.perf_counter()
             result = await asyncio.to_thread(self._pass, reply.stream, text, ended)
             self._apply(result)
             if ended:
                 break
-            rest = max(_PERIOD_S, _REST * (time.perf_counter() - started))
+            rest = max(_PERIOD_S, _REST * result.cpu_s)
             try:
                 await asyncio.wait_for(reply.ended.wait(), rest)
             except TimeoutError:
@@ -136,11 +140,11 @@ class Transcript(ScrollView, can_focus=True):
 
     def _pass(self, stream: MarkdownStream, text: str, ended: bool) -> _Pass:
         """Runs on another thread; touches nothing of the widget but what it reads here."""
-        width, look, carry = self._width, self._current_look(), self._carry
+        started, width, look, carry = time.thread_time(), self._width, self._current_look(), self._carry
         done: list[Item] = list(stream.feed(text, ended))
         laid, carry = _lay_out_all(done, width, look, carry)
         growing, _ = _lay_out_all(list(stream.growing), width, look, carry)
-        return _Pass(width, look, done, laid, growing)
+        return _Pass(width, look, done, laid, growing, time.thread_time() - started)
 
     def _apply(self, result: _Pass) -> None:
         if (result.width, result.look) == (self._width, self._look):
@@ -216,16 +220,31 @@ class Transcript(ScrollView, can_focus=True):
         if self._follow:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
 
+    def watch_virtual_size(self, size: Size) -> None:
+        self.vertical_scrollbar.window_virtual_size = size.height
+
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         self._follow = new_value >= self.max_scroll_y
 
     # Drawing and selecting
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        # Every line is complete as it is kept; Textual's own way would take each apart again to look for borders.
+        strips = [self._visible_line(y + self.scroll_offset.y) for y in crop.line_range]
+        for line_filter in self.get_line_filters():
+            strips = [strip.apply_filter(line_filter, self.background_colors[1]) for strip in strips]
+        if crop.column_span != (0, self.size.width):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
+
     def render_line(self, y: int) -> Strip:
+        # Asked for when the mouse selects; the offsets are costly to make, and drawing does not need them.
         row = y + self.scroll_offset.y
-        width = self.scrollable_content_region.width
-        base = self._current_look().text
+        return self._visible_line(row).apply_offsets(0, row)
+
+    def _visible_line(self, row: int) -> Strip:
+        width, base = self.scrollable_content_region.width, self._current_look().text
         strip = self._line(row)
         if strip is None:
             return Strip.blank(width, base)
@@ -233,8 +252,8 @@ class Transcript(ScrollView, can_focus=True):
             strip = strip.adjust_cell_length(width, base)
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(row)) is not None:
-            strip = _selected(strip, *span, self.screen.get_component_rich_style("screen--selection"))
-        return strip.apply_offsets(0, row)
+            return _selected(strip, *span, self.screen.get_component_rich_style("screen--selection"))
+        return strip
 
     def _line(self, row: int) -> Strip | None:
         if row < len(self._lines):

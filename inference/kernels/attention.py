@@ -85,9 +85,7 @@ def _online_unmet(request: AttentionRequest) -> str | None:
     return _storage_unmet(_group_storage(request), request)
 
 
-def _split_unmet(request: AttentionRequest) -> str | None:
-    if common := _online_unmet(request):
-        return common
+def _split_unwise(request: AttentionRequest) -> str | None:
     if request.caps.software:
         return "a software adapter is slower with more workgroups"
     if _turns(request) <= FEW_TURNS:
@@ -109,7 +107,7 @@ def _storage_unmet(storage: int, request: AttentionRequest) -> str | None:
 
 
 DECODE_VARIANTS: tuple[Variant[AttentionRequest], ...] = (
-    Variant("decode_split", "one row, many keys: workgroups share them, then a merge", _split_unmet),
+    Variant("decode_split", "one row, many keys: workgroups share them, then a merge", _online_unmet, _split_unwise),
     Variant("decode_online", "one row: a workgroup a KV head, lanes of a subgroup share a key", _online_unmet),
     Variant("decode_streaming", "one row, without workgroup memory or subgroups", _unmet),
 )

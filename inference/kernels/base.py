@@ -22,11 +22,15 @@ class Decision:
 
 @dataclass(frozen=True)
 class Variant(Generic[Request]):
-    """A way to run an op. `unmet` names the requirement that a request does not meet, or gives None."""
+    """A way to run an op. `unmet` names the requirement that a request does not meet, or gives None.
+
+    `unwise` says why the variant would run but is not worth it here; it is taken only where asked for by name.
+    """
 
     name: str
     reason: str
     unmet: Callable[[Request], str | None]
+    unwise: Callable[[Request], str | None] = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,8 @@ def select(
             raise KernelUnavailable(f"kernel {wanted.name} cannot run: {unmet}; use prefer:{wanted.name} to fall back")
     rejected: list[tuple[str, str]] = []
     for variant in variants:
-        unmet = failed[variant.name]
-        if unmet is None:
+        why = failed[variant.name] or variant.unwise(request)
+        if why is None:
             return Decision(variant.name, variant.reason, tuple(rejected))
-        rejected.append((variant.name, unmet))
+        rejected.append((variant.name, why))
     raise KernelUnavailable("no kernel can run: " + "; ".join(f"{name}: {why}" for name, why in rejected))

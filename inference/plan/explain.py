@@ -86,7 +86,11 @@ def _output_dtype(op: Op, plan: Plan) -> str:
 
 
 def _shape(op: Op) -> str:
-    """ "576 x 960" for weights by columns and rows, else the columns of the output."""
+    """ "576 x 960" for weights by columns and rows, "9/3 heads x 64" for attention, else the output's columns."""
+    if isinstance(op.attributes, Attention):
+        a = op.attributes
+        window = "" if a.window is None else f", window {a.window}"
+        return f"{a.num_heads}/{a.num_kv_heads} heads x {a.head_dim}{window}"
     if op.weights and op.weights[0].rows > 1:
         return f"{op.weights[0].columns} x {op.weights[0].rows}"
     return str(op.output.columns)

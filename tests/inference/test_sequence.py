@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inference import Engine
+from inference import Engine, Sampling
 from inference.errors import ContextFull
 from tests.inference.replies import CLOSE, IDS
 
@@ -119,3 +119,13 @@ def test_more_than_the_context_is_refused_and_changes_nothing(engine: Engine) ->
     with pytest.raises(ContextFull):
         engine.logits([1] * 129)
     sequence.close()
+
+
+@pytest.mark.parametrize("bad", [-1, 512])
+def test_ids_beyond_the_vocabulary_are_refused(engine: Engine, bad: int) -> None:
+    sequence = engine.sequence()
+    with pytest.raises(ValueError, match=f"{bad} is not in the vocabulary"):
+        sequence.append([1, bad])
+    with pytest.raises(ValueError, match=f"{bad} is not in the vocabulary"):
+        list(engine.generate([1, 2], Sampling(logit_bias={bad: 1.0}), max_tokens=1))
+    assert sequence.token_ids == ()

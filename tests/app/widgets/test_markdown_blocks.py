@@ -118,6 +118,13 @@ def test_a_long_text_without_spaces_is_cut_too() -> None:
     assert "".join(words(shown(blocks))) == text
 
 
+def test_a_lone_sign_does_not_keep_a_paragraph_growing() -> None:
+    text = "two * three is six. " + "word " * 6000
+    blocks = stream(text, 100)
+    assert max(len(block.source) for block in blocks) < 9000
+    assert words(shown(blocks)) == words(text)
+
+
 def test_a_long_list_is_finished_item_by_item_and_keeps_its_numbers() -> None:
     text = "".join(f"{i}. item\n" for i in range(1, 300))
     markdown, done = MarkdownStream(), []

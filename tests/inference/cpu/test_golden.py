@@ -185,12 +185,12 @@ def test_smollm2_case(smollm2: Engine, golden: Golden, case_id: str) -> None:
     ("case_id", "least_margin"),
     [
         ("short", 0.05),
+        ("story", 0.05),
         ("multilingual", 0.05),
+        ("code", 0.05),
+        ("medium", 0.05),
         # Recalls words from outside the window of 512; its smallest margins are below 0.05.
         ("long", 0.02),
-        pytest.param("story", 0.05, marks=pytest.mark.slow),
-        pytest.param("code", 0.05, marks=pytest.mark.slow),
-        pytest.param("medium", 0.05, marks=pytest.mark.slow),
     ],
 )
 def test_gemma3_case(gemma3: Engine, golden: Golden, case_id: str, least_margin: float) -> None:

@@ -224,6 +224,13 @@ def test_few_keys_are_not_split() -> None:
     assert choose(1, shape(window=512)).variant == "decode_split"
 
 
+def test_split_is_taken_where_asked_for_even_if_unwise() -> None:
+    op, context = make_op(shape(), 1, "f32"), make_context(CAPS, 1, "f32", 64)
+    forced = replace(context, preferences=(KernelPreference("decode_split", True),))
+    assert attention.choose(op, context).variant == "decode_online"
+    assert attention.choose(op, forced).variant == "decode_split"
+
+
 def test_a_software_adapter_does_not_split() -> None:
     decision = choose(1, shape(), caps=replace(CAPS, software=True))
     assert decision.variant == "decode_online"

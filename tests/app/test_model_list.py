@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.model_list import model_entries, resolve_readable_model
+from inference.catalog import load_catalog
+from inference.errors import BadModelFile, ModelNotFound
+from inference.hub import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "models", tmp_path / "hub")
+
+
+def install(store: Store, name: str) -> Path:
+    """A file of the right size under a catalogue model's name."""
+    model = load_catalog().get(name)
+    path = store.folder / model.file
+    path.parent.mkdir(exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(model.bytes)
+    return path
+
+
+def test_models_on_this_machine_come_first(store: Store) -> None:
+    catalog = load_catalog()
+    path = install(store, catalog.models[2].name)
+    entries = model_entries(catalog, store)
+    assert (entries[0].name, entries[0].path) == (catalog.models[2].name, path)
+    assert [entry.name for entry in entries if entry.starter] == [catalog.starter]
+    assert len(entries) == len(catalog.models)
+
+
+def test_a_file_that_is_no_model_is_refused_before_anything_is_closed(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "text.gguf").write_text("not a model")
+    with pytest.raises(BadModelFile, match=r"text\.gguf"):
+        resolve_readable_model(str(tmp_path / "text.gguf"), print, lambda: False, catalog=load_catalog(), store=store)
+    with pytest.raises(ModelNotFound):
+        resolve_readable_model("nothing", print, lambda: False, catalog=load_catalog(), store=store)
+
+
+def test_a_readable_model_is_found(store: Store, smollm2_path: Path) -> None:
+    found = resolve_readable_model(str(smollm2_path), print, lambda: False, catalog=load_catalog(), store=store)
+    assert found == str(smollm2_path)
