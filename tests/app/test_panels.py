@@ -24,7 +24,7 @@ def test_memory_shows_every_figure_within_its_width(width: int) -> None:
     assert max(map(len, lines)) <= max(width, 24)
     text = "\n".join(lines)
     for figure in ("71.0 MiB", "3.0 MiB", "2.0 MiB", "77.0 MiB", "90.0 MiB", "200.0 MiB", "70.0 MiB", "10 / 64",
-                   "2,048", "10.0 KiB", "64.0 KiB", "1.0 KiB", "2.0 GiB", "1,024"):  # fmt: skip
+                   "2.0 KiB", "10.0 KiB", "64.0 KiB", "204 B", "2.0 GiB", "1,024"):  # fmt: skip
         assert figure in text, figure
 
 
