@@ -135,9 +135,11 @@ def test_float_tiers_are_exact_through_forks_and_truncations(tiny: Tiny, device:
     # To where it was hot, then to where it was cold, into the middle of a page that the fork holds too.
     for length, step in ((95, 30), (40, 7)):
         assert cache.truncate(length) == length
+        ids = [*ids[:length], *random_ids(70, length)]
         np.testing.assert_allclose(append(executor, cache, ids[length:110], step), expected(ids[:110]), atol=1e-4)
     np.testing.assert_allclose(append(executor, fork, [7]), expected([*other, 7]), atol=1e-4)
     cache.truncate(0)
+    ids = random_ids(150, 2)
     np.testing.assert_allclose(append(executor, cache, ids), expected(ids), atol=1e-4)
     cache.close()
     np.testing.assert_allclose(append(executor, cache, ids[:60]), expected(ids[:60]), atol=1e-4)
