@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,17 +21,19 @@ from app.screens.models import ModelMenu
 from app.settings import Settings, save_settings, with_model
 from app.theme import GLASS, GLASS_LIGHT
 from app.widgets.prompt import Prompt
+from inference.kv.names import SUMMARIES
 from inference.sampling import Sampling
 
 
 @dataclass(frozen=True)
 class Start:
-    """How the chat begins. `model` "" opens the menu; `notices` are shown first."""
+    """How the chat begins. `model` "" opens the menu; `kv` is the layout of the cache; `notices` are shown first."""
 
     model: str = ""
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None
     system: str = ""
+    kv: str = "auto"
     notices: tuple[str, ...] = ()
 
 
@@ -59,7 +62,7 @@ class ChatApp(App[None]):
         self._settings = settings
         self._settings_file = settings_file
         self._start = start
-        self._chat = ChatScreen(engine, start.sampling, start.max_tokens, start.system)
+        self._chat = ChatScreen(engine, start.sampling, start.max_tokens, start.system, start.kv)
         self.register_theme(GLASS)
         self.register_theme(GLASS_LIGHT)
 
@@ -120,6 +123,9 @@ class ChatApp(App[None]):
         yield SystemCommand("Models", "Choose a model, fetching it if needed", self.action_models)
         yield SystemCommand("Dtypes", "Show or hide the plan", lambda: chat.action_toggle_panel("dtypes"))
         yield SystemCommand("Memory", "Show or hide where the bytes are", lambda: chat.action_toggle_panel("memory"))
+        yield SystemCommand("KV map", "Show or hide what the cache holds where", lambda: chat.action_toggle_panel("kv"))
+        for name, summary in SUMMARIES.items():
+            yield SystemCommand(f"KV layout: {name}", summary, partial(chat.use_layout, name))
         yield SystemCommand("New conversation", "Forget what was said", chat.action_clear)
         yield SystemCommand("Copy the last reply", "As the model wrote it", chat.action_copy_reply)
         yield SystemCommand("Stop", "Stop the reply or the load", chat.action_stop)

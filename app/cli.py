@@ -174,7 +174,7 @@ def _screen(given: Given) -> int:
 
     from app.chat_app import ChatApp, Start
     from app.engine_thread import EngineThread
-    from app.model_list import model_entries, resolve_readable_model
+    from app.model_list import model_entries, resolve_usable_model
     from app.options import sampling_options
     from inference.catalog import load_catalog
     from inference.hub import default_store
@@ -186,11 +186,12 @@ def _screen(given: Given) -> int:
         sampling=sampling_options(given),
         max_tokens=given.get("max_tokens"),
         system=given.get("system", ""),
+        kv=given.get("kv", "auto"),
         notices=(notice,) if notice else (),
     )
     engine = EngineThread(
-        partial(resolve_readable_model, catalog=catalog, store=store),
-        lambda path, progress: _open(path, given, progress),
+        partial(resolve_usable_model, catalog=catalog, store=store),
+        lambda path, kv, progress: _open(path, given | {"kv": kv}, progress),
     )
     app = ChatApp(engine, partial(model_entries, catalog, store), settings, settings_path(), start)
     app.run()

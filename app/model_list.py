@@ -56,22 +56,24 @@ def resolve_model(
     return str(hub.fetch(hub.resolve(name, catalog, store), store, progress, cancelled))
 
 
-def resolve_readable_model(
+def resolve_usable_model(
     name: str,
+    kv: str,
     progress: Callable[[Loading], None],
     cancelled: Callable[[], bool],
     *,
     catalog: Catalog,
     store: hub.Store,
 ) -> str:
-    """As `resolve_model`, and the file is known to be a GGUF of a known family.
+    """As `resolve_model`, and the file is known to be a GGUF of a known family that can use the KV layout `kv`.
 
     The chat asks this before it closes the model that it has: a wrong file must not cost that one. Raises
-    BadModelFile and UnsupportedModel besides.
+    BadModelFile, UnsupportedModel and LayoutUnavailable besides.
     """
     from inference.formats.gguf import open_gguf
+    from inference.kv.choose import choose_layouts
     from inference.models.families import config_from_gguf
 
     path = resolve_model(name, progress, cancelled, catalog=catalog, store=store)
-    config_from_gguf(open_gguf(Path(path)))
+    choose_layouts(config_from_gguf(open_gguf(Path(path))), kv)
     return path

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
+from inference.kv.names import SUMMARIES
 from inference.sampling import Sampling
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -33,7 +34,7 @@ def model_options() -> argparse.ArgumentParser:
     group = parser.add_argument_group("model")
     group.add_argument("-m", "--model", help="a catalogue name, a GGUF file, or org/repo[/file.gguf] on the hub")
     group.add_argument("--device", choices=("auto", "webgpu", "cpu"), help="where it runs (default: auto)")
-    group.add_argument("--kv", choices=("auto", "contiguous"), help="layout of the KV cache (default: auto)")
+    group.add_argument("--kv", choices=tuple(SUMMARIES), help="layout of the KV cache (default: auto)")
     group.add_argument("--context", type=_positive, metavar="N", help="context length in tokens")
     group.add_argument("--extend-context", action="store_true", help="allow a context beyond the model's own limit")
     group.add_argument("--dtype", choices=("auto", "f32", "f16"), help="storage of activations and KV (default: auto)")

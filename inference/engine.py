@@ -51,7 +51,7 @@ class Engine:
         """Open a model by path, catalogue name or hub name; it is fetched where it is not on this machine.
 
         `device` "auto" takes the best real GPU, else the CPU. `kv` is a layout of the KV cache by name
-        (inference.kv.choose.LAYOUTS) or "auto". `context` is in tokens; beyond the model's own it needs
+        (inference.kv.names.LAYOUTS) or "auto". `context` is in tokens; beyond the model's own it needs
         `extend_context`. `dtype` is that of stored activations and KV; sums are always f32. `kernels` holds
         "prefer:NAME" or "force:NAME". `gpu_memory` limits what may be allocated there, in bytes. `progress` hears
         Loading and Notice, and may raise Cancelled. Raises the errors of inference.errors.

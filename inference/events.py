@@ -69,6 +69,39 @@ class KvStats:
     groups: tuple[KvGroupStats, ...] = ()
 
 
+KV_STATES: Mapping[str, str] = {
+    "k": "kept",
+    "h": "hot",
+    "c": "cold",
+    "q": "quantised",
+    "b": "basis row",
+    "d": "difference",
+    "s": "shared",
+    "o": "outside the window",
+    "f": "free",
+}
+"""The letters of KvMapGroup.cells. Kept, hot and basis rows are whole; shared ones other sequences hold too."""
+
+
+@dataclass(frozen=True)
+class KvMapGroup:
+    """What stands in the places that a KV cache has set aside for `layers`, which share a layout and a window.
+
+    `cells` has a letter of KV_STATES a place: for a `ring` its slots in order, else the positions of the
+    conversation and then what is free. `full` is the number of places that a full context takes. Bytes are as in
+    KvGroupStats, of these layers.
+    """
+
+    layout: str
+    layers: tuple[int, ...]
+    window: int | None
+    ring: bool
+    cells: str
+    full: int
+    used_bytes: int
+    allocated_bytes: int
+
+
 @dataclass(frozen=True)
 class Alternative:
     """A token that could have been chosen at a position, with its log-probability before sampling."""
@@ -131,6 +164,7 @@ class Stats:
     memory: MemoryStats
     kv: KvStats
     timings: Timings
+    kv_map: tuple[KvMapGroup, ...] = ()
 
 
 Event = Loading | Prefill | Token | Finished | Notice | Stats

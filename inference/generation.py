@@ -147,4 +147,4 @@ class Generation:
         )
 
     def _stats(self, timings: Timings) -> Stats:
-        return Stats(self._executor.memory(), self._sequence.kv_stats(), timings)
+        return Stats(self._executor.memory(), self._sequence.kv_stats(), timings, self._sequence.kv_map())

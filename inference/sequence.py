@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from inference.errors import ContextFull
-from inference.events import KvStats
+from inference.events import KvMapGroup, KvStats
 from inference.executor import Executor
+from inference.kv.map import kv_map
 
 
 class Sequence:
@@ -110,7 +111,12 @@ class Sequence:
         return Sequence(self._executor, self._cache.fork(), self._ids)
 
     def kv_stats(self) -> KvStats:
+        """Tokens, bytes and layouts of the cache."""
         return self._cache.stats()
+
+    def kv_map(self) -> tuple[KvMapGroup, ...]:
+        """What stands where in the cache, by groups of layers."""
+        return kv_map(self._cache, self._executor.config)
 
     def close(self) -> None:
         """Free the cache. The sequence is empty afterwards and can be used again."""

@@ -82,6 +82,20 @@ class SequencePages:
         self.basis.truncate(rows)
         self.differences.truncate(slots)
 
+    def cells(self, length: int) -> str:
+        """Basis rows and differences by position, then what is free. A token whose id is not known yet is left out."""
+        basis, differences = (
+            [table.pool.holders(page) > 1 for page in table.pages] for table in (self.basis, self.differences)
+        )
+        cells = "".join(
+            ("s" if basis[row // PAGE_TOKENS] else "b")
+            if slot == NO_SLOT
+            else ("s" if differences[slot // PAGE_TOKENS] else "d")
+            for row, slot in self.index.pairs(length)
+        )
+        rows, slots = self.index.counts(length)
+        return cells + "f" * (self.basis.free_tokens(rows) + self.differences.free_tokens(slots))
+
     def fork(self, length: int) -> SequencePages:
         """The first `length` tokens in shared pages. Raises LayoutUnavailable where an id is not known."""
         self.index.require(length)
@@ -184,6 +198,9 @@ class NumpyBdpa:
 
     def stats(self, length: int, context: int) -> KvGroupStats:
         return self._held.stats(self.group, self._config, length, context, length * ENTRY_BYTES)
+
+    def cells(self, length: int) -> str:
+        return self._held.cells(length)
 
     def close(self) -> None:
         self._held.truncate(0)
@@ -288,6 +305,9 @@ class GpuBdpa:
     def stats(self, length: int, context: int) -> KvGroupStats:
         fixed = sum(self._index_sizes.values()) if self._index.by_binding else 0
         return self._held.stats(self.group, self._config, length, context, fixed)
+
+    def cells(self, length: int) -> str:
+        return self._held.cells(length)
 
     def close(self) -> None:
         self._held.truncate(0)

@@ -65,6 +65,10 @@ class BasisIndex:
         """(basis row, difference slot or NO_SLOT) of positions first .. end - 1, int64 (end - first, 2)."""
         return np.array(self._entries[first:end], np.int64).reshape(-1, 2)
 
+    def pairs(self, end: int) -> Sequence[tuple[int, int]]:
+        """(basis row, difference slot or NO_SLOT) of the tokens known before position `end`."""
+        return self._entries[:end]
+
     def truncate(self, length: int) -> None:
         """Forget the tokens from position `length` on."""
         if length < len(self):

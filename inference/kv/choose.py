@@ -7,11 +7,9 @@ from dataclasses import replace
 
 from inference.errors import LayoutUnavailable
 from inference.kv.layout import LayerGroup
+from inference.kv.names import LAYOUTS
 from inference.kv.tiered import COLD_BITS, HOT_TOKENS
 from inference.models.config import ModelConfig
-
-LAYOUTS = ("contiguous", "paged", "ring", *COLD_BITS, "bdpa")
-"""The layouts by name; "auto" chooses by layer."""
 
 
 def choose_layouts(config: ModelConfig, wanted: str) -> tuple[LayerGroup, ...]:

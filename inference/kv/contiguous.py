@@ -69,6 +69,9 @@ class NumpyContiguous:
     def stats(self, length: int, context: int) -> KvGroupStats:
         return contiguous_stats(self.group, 2 * self._config.kv_size * 4, length, self._capacity, context)
 
+    def cells(self, length: int) -> str:
+        return "k" * length + "f" * (self._capacity - length)
+
     def close(self) -> None:
         self._arrays.clear()
         self._capacity = 0
@@ -128,6 +131,9 @@ class GpuContiguous:
 
     def stats(self, length: int, context: int) -> KvGroupStats:
         return contiguous_stats(self.group, 2 * self._row_bytes, length, self._capacity, context)
+
+    def cells(self, length: int) -> str:
+        return "k" * length + "f" * (self._capacity - length)
 
     def close(self) -> None:
         self._buffers.close()

@@ -55,6 +55,12 @@ class Store(Protocol):
     def stats(self, length: int, context: int) -> KvGroupStats:
         """Bytes and tokens."""
 
+    def cells(self, length: int) -> str:
+        """What stands in each place set aside, a letter of inference.events.KV_STATES each (see KvMapGroup.cells).
+
+        A ring tells itself what is outside its window; for other layouts that is the map's affair.
+        """
+
     def close(self) -> None:
         """Free the memory. The store is empty afterwards and can be used again."""
 

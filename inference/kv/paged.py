@@ -80,6 +80,15 @@ class PageTable:
             self.pool.release(page)
         del self.pages[keep:]
 
+    def cells(self, tokens: int, letter: str) -> str:
+        """`letter` for each of `tokens` tokens, "s" for those in pages that others hold too."""
+        pages = ("s" if self.pool.holders(page) > 1 else letter for page in self.pages)
+        return "".join(cell * PAGE_TOKENS for cell in pages)[:tokens]
+
+    def free_tokens(self, tokens: int) -> int:
+        """Room beyond `tokens` tokens in the pages held, and in pages that nobody holds any more."""
+        return (len(self.pages) + self.pool.capacity - self.pool.held) * PAGE_TOKENS - tokens
+
     def fork(self, length: int) -> PageTable:
         """Another table that shares the pages of the `length` tokens held."""
         other = PageTable(self.pool)
@@ -108,6 +117,11 @@ def paged_stats(group: LayerGroup, row_bytes: int, length: int, pages: int, cont
         allocated_bytes=pages * PAGE_TOKENS * token_bytes,
         capacity_bytes=pages_for(context) * PAGE_TOKENS * token_bytes,
     )
+
+
+def paged_cells(table: PageTable, length: int) -> str:
+    """The tokens held, then what is free."""
+    return table.cells(length, "k") + "f" * table.free_tokens(length)
 
 
 class NumpyPages:
@@ -172,6 +186,9 @@ class NumpyPaged:
 
     def stats(self, length: int, context: int) -> KvGroupStats:
         return paged_stats(self.group, 2 * self._config.kv_size * 4, length, len(self.table.pages), context)
+
+    def cells(self, length: int) -> str:
+        return paged_cells(self.table, length)
 
     def close(self) -> None:
         self.table.truncate(0)
@@ -273,6 +290,9 @@ class GpuPaged:
     def stats(self, length: int, context: int) -> KvGroupStats:
         row_bytes = 2 * self._config.kv_size * self._memory.itemsize
         return paged_stats(self.group, row_bytes, length, len(self.table.pages), context)
+
+    def cells(self, length: int) -> str:
+        return paged_cells(self.table, length)
 
     def close(self) -> None:
         self.table.truncate(0)

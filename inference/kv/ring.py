@@ -39,6 +39,16 @@ class RingSlots:
             self._written = 0
         return length
 
+    def cells(self, length: int) -> str:
+        """What each slot holds of a ring with `length` tokens: "k", "o" outside the window, or "f"."""
+        first = max(0, max(self._written, length) - self.capacity)
+        unseen = min(max(first, length - self.window + 1), length)
+        by_position = "o" * (unseen - first) + "k" * (length - unseen)
+        by_position += "f" * (self.capacity - len(by_position))
+        # Position `first` lies in slot first mod capacity.
+        turn = self.capacity - first % self.capacity
+        return by_position[turn:] + by_position[:turn]
+
     def copy(self) -> RingSlots:
         """The same state, apart."""
         other = RingSlots(self.window, 0, 0, 0)
@@ -101,6 +111,9 @@ class NumpyRing:
         row_bytes = 2 * self._config.kv_size * 4
         return ring_stats(self.group, row_bytes, length, self._slots.capacity, bool(self._arrays.keys))
 
+    def cells(self, length: int) -> str:
+        return self._slots.cells(length) if self._arrays.keys else ""
+
     def close(self) -> None:
         self._arrays.clear()
 
@@ -153,6 +166,9 @@ class GpuRing:
     def stats(self, length: int, context: int) -> KvGroupStats:
         allocated = bool(self._buffers.by_binding)
         return ring_stats(self.group, 2 * self._row_bytes, length, self._slots.capacity, allocated)
+
+    def cells(self, length: int) -> str:
+        return self._slots.cells(length) if self._buffers.by_binding else ""
 
     def close(self) -> None:
         self._buffers.close()

@@ -79,6 +79,15 @@ def tiered_stats(
     )
 
 
+def tiered_cells(group: LayerGroup, tiers: Tiers, table: PageTable, length: int, allocated: bool) -> str:
+    """Cold tokens, hot ones, then what is free in the hot ring and in the pages."""
+    if not allocated:
+        return ""
+    hot = length - tiers.cold
+    free = tiers.capacity - hot + table.free_tokens(tiers.cold)
+    return table.cells(tiers.cold, "q" if COLD_BITS[group.layout] else "c") + "h" * hot + "f" * free
+
+
 def row_format(group: LayerGroup, config: ModelConfig) -> RowFormat:
     """The format of the group's cold rows."""
     return RowFormat(COLD_BITS[group.layout], config.head_dim)
@@ -175,6 +184,9 @@ class NumpyTiered:
         token_bytes = (rows * 2 * self._config.head_dim, rows * self._pages.format.columns)
         pages, allocated = len(self.table.pages), bool(self._hot.keys)
         return tiered_stats(self.group, self.tiers, token_bytes, length, pages, allocated, context)
+
+    def cells(self, length: int) -> str:
+        return tiered_cells(self.group, self.tiers, self.table, length, bool(self._hot.keys))
 
     def close(self) -> None:
         self.tiers.cold = 0
@@ -288,6 +300,9 @@ class GpuTiered:
     def stats(self, length: int, context: int) -> KvGroupStats:
         pages, allocated = len(self.table.pages), bool(self._buffers.by_binding)
         return tiered_stats(self.group, self.tiers, self._token_bytes, length, pages, allocated, context)
+
+    def cells(self, length: int) -> str:
+        return tiered_cells(self.group, self.tiers, self.table, length, bool(self._buffers.by_binding))
 
     def close(self) -> None:
         self.tiers.cold = 0

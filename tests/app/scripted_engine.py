@@ -8,8 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from inference.errors import ModelNotFound
-from inference.events import Event, Finished, KvStats, Loading, MemoryStats, Notice, Prefill, Stats, Timings, Token
+from inference.errors import LayoutUnavailable, ModelNotFound
+from inference.events import (
+    Event,
+    Finished,
+    KvGroupStats,
+    KvMapGroup,
+    KvStats,
+    Loading,
+    MemoryStats,
+    Notice,
+    Prefill,
+    Stats,
+    Timings,
+    Token,
+)
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 
@@ -54,7 +67,13 @@ class ScriptedSequence:
     tokens: int = 0
 
     def kv_stats(self) -> KvStats:
-        return KvStats("contiguous", self.tokens, 2048, self.tokens * 11520, 1024 * 11520, 2048 * 11520)
+        used, allocated, capacity = self.tokens * 11520, 1024 * 11520, 2048 * 11520
+        group = KvGroupStats("contiguous", "asked for", (0, 1, 2, 3), self.tokens, used, allocated, capacity)
+        return KvStats("contiguous", self.tokens, 2048, used, allocated, capacity, (group,))
+
+    def kv_map(self) -> tuple[KvMapGroup, ...]:
+        cells = "k" * self.tokens + "f" * (1024 - self.tokens)
+        return (KvMapGroup("contiguous", (0, 1, 2, 3), None, False, cells, 2048, self.tokens * 11520, 1024 * 11520),)
 
 
 def plan_rows(layers: int, phase: str) -> list[PlanRow]:
@@ -95,6 +114,7 @@ class ScriptedTokenizer:
 @dataclass
 class ScriptedEngine:
     script: Script = field(default_factory=Script)
+    kv: str = "auto"
     closed: bool = False
     prompts: list[Any] = field(default_factory=list)
 
@@ -103,7 +123,9 @@ class ScriptedEngine:
 
     @property
     def info(self) -> ScriptedInfo:
-        return ScriptedInfo(self.script.model, path=f"/models/{self.script.model}.gguf", notices=self.script.notices)
+        path = f"/models/{self.script.model}.gguf"
+        layout = "contiguous" if self.kv == "auto" else self.kv
+        return ScriptedInfo(self.script.model, path=path, kv_layout=layout, notices=self.script.notices)
 
     def sequence(self) -> ScriptedSequence:
         return ScriptedSequence()
@@ -166,9 +188,9 @@ class ScriptedEngine:
             now = time.perf_counter()
             if now - last_stats > 0.1:
                 last_stats = now
-                yield Stats(self.memory(), sequence.kv_stats(), self._timings(started, made, words))
+                yield Stats(self.memory(), sequence.kv_stats(), self._timings(started, made, words), sequence.kv_map())
         timings = self._timings(started, made, words)
-        yield Stats(self.memory(), sequence.kv_stats(), timings)
+        yield Stats(self.memory(), sequence.kv_stats(), timings, sequence.kv_map())
         yield Finished(reason, timings)  # type: ignore[arg-type]
 
     def _timings(self, started: float, made: int, words: int) -> Timings:
@@ -180,7 +202,7 @@ def opener(*scripts: Script) -> tuple[Callable[..., ScriptedEngine], list[Script
     """An `open_engine` that plays the scripts in turn (the last one again and again), and the engines it made."""
     made: list[ScriptedEngine] = []
 
-    def open_engine(path: str, progress: Callable[[Loading | Notice], None]) -> ScriptedEngine:
+    def open_engine(path: str, kv: str, progress: Callable[[Loading | Notice], None]) -> ScriptedEngine:
         script = scripts[min(len(made), len(scripts) - 1)]
         for step in range(script.load_steps):
             time.sleep(script.step_s)
@@ -189,13 +211,16 @@ def opener(*scripts: Script) -> tuple[Callable[..., ScriptedEngine], list[Script
             made.append(ScriptedEngine(script))
             raise script.load_error
         made.append(ScriptedEngine(script))
+        made[-1].kv = kv
         return made[-1]
 
     return open_engine, made
 
 
-def resolve(model: str, progress: Callable[[Loading | Notice], None], cancelled: Callable[[], bool]) -> str:
-    """A `resolve` that finds every model at once, but for those whose name begins with `missing`."""
+def resolve(model: str, kv: str, progress: Callable[[Loading | Notice], None], cancelled: Callable[[], bool]) -> str:
+    """A `resolve` that finds every model at once, but for those whose name begins with `missing`; none has a window."""
+    if kv == "ring":
+        raise LayoutUnavailable(f"the ring layout needs layers with a sliding window, {model} has none")
     if model.startswith("missing"):
         raise ModelNotFound(f"{model} is neither a file nor a model of the catalogue.")
     return f"/models/{model}"
