@@ -63,10 +63,11 @@ def map_text(groups: Sequence[KvMapGroup], look: Look, width: int) -> Text:
     for group in groups:
         size = cell_size(group.full, width)
         out.append(_head(group, size, look, width)).append("\n")
-        if not group.cells:
+        letters = cell_letters(group, size)
+        if not letters:
             out.append("nothing is set aside yet\n", look.muted)
-        for start in range(0, len(glyphs := cell_letters(group, size)), width):
-            for letter in glyphs[start : start + width]:
+        for start in range(0, len(letters), width):
+            for letter in letters[start : start + width]:
                 out.append(_GLYPHS.get(letter, _NOT_TAKEN), styles.get(letter, look.faint))
             out.append("\n")
     return out.append(_legend(groups, styles, look))

@@ -62,18 +62,39 @@ class ScriptedInfo:
     load_s: float = 0.5
 
 
+WINDOW, SLOTS, LAYER_BYTES = 24, 40, 2880
+
+
 @dataclass
 class ScriptedSequence:
+    """Layers 0, 1 and 3 in a small ring, layer 2 in pages."""
+
     tokens: int = 0
 
     def kv_stats(self) -> KvStats:
-        used, allocated, capacity = self.tokens * 11520, 1024 * 11520, 2048 * 11520
-        group = KvGroupStats("contiguous", "asked for", (0, 1, 2, 3), self.tokens, used, allocated, capacity)
-        return KvStats("contiguous", self.tokens, 2048, used, allocated, capacity, (group,))
+        pages, ring = -(-self.tokens // 32) * 32, min(self.tokens, SLOTS)
+        groups = (
+            KvGroupStats("ring", "a window", (0, 1, 3), ring, *(3 * LAYER_BYTES * n for n in (ring, SLOTS, SLOTS))),
+            KvGroupStats(
+                "paged", "no window", (2,), self.tokens, *(LAYER_BYTES * n for n in (self.tokens, pages, 2048))
+            ),
+        )
+        sums = (
+            sum(getattr(group, name) for group in groups)
+            for name in ("used_bytes", "allocated_bytes", "capacity_bytes")
+        )
+        return KvStats("ring (3 layers), paged (1 layers)", self.tokens, 2048, *sums, groups)
 
     def kv_map(self) -> tuple[KvMapGroup, ...]:
-        cells = "k" * self.tokens + "f" * (1024 - self.tokens)
-        return (KvMapGroup("contiguous", (0, 1, 2, 3), None, False, cells, 2048, self.tokens * 11520, 1024 * 11520),)
+        slots = ["f"] * SLOTS
+        for position in range(self.tokens):
+            slots[position % SLOTS] = "k" if position > self.tokens - WINDOW else "o"
+        pages = "k" * self.tokens + "f" * (-self.tokens % 32)
+        ring, paged = self.kv_stats().groups
+        return (
+            KvMapGroup("ring", (0, 1, 3), WINDOW, True, "".join(slots), SLOTS, ring.used_bytes, ring.allocated_bytes),
+            KvMapGroup("paged", (2,), None, False, pages, 2048, paged.used_bytes, paged.allocated_bytes),
+        )
 
 
 def plan_rows(layers: int, phase: str) -> list[PlanRow]:
@@ -124,7 +145,7 @@ class ScriptedEngine:
     @property
     def info(self) -> ScriptedInfo:
         path = f"/models/{self.script.model}.gguf"
-        layout = "contiguous" if self.kv == "auto" else self.kv
+        layout = "ring (3 layers), paged (1 layers)" if self.kv == "auto" else self.kv
         return ScriptedInfo(self.script.model, path=path, kv_layout=layout, notices=self.script.notices)
 
     def sequence(self) -> ScriptedSequence:
