@@ -27,18 +27,22 @@ from inference.sampling import Sampling
 
 @dataclass(frozen=True)
 class Start:
-    """How the chat begins. `model` "" opens the menu; `kv` is the layout of the cache; `notices` are shown first."""
+    """How the chat begins. `model` "" opens the menu; `kv` is the layout of the cache; `device` is "" while not chosen.
+
+    `notices` are shown first.
+    """
 
     model: str = ""
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None
     system: str = ""
     kv: str = "auto"
+    device: str = ""
     notices: tuple[str, ...] = ()
 
 
 class ChatApp(App[None]):
-    """Glasschat on a screen. `list_models` is asked each time the menu opens."""
+    """Glasschat on a screen. `list_models` is asked each time the menu opens, with the device ("" if not known)."""
 
     TITLE = "Glasschat"
     CSS_PATH = Path(__file__).parent / "screens" / "chat.tcss"
@@ -51,7 +55,7 @@ class ChatApp(App[None]):
     def __init__(
         self,
         engine: EngineThread,
-        list_models: Callable[[], list[ModelEntry]],
+        list_models: Callable[[str], list[ModelEntry]],
         settings: Settings,
         settings_file: Path,
         start: Start,
@@ -86,7 +90,7 @@ class ChatApp(App[None]):
         """Open the model menu."""
         if isinstance(self.screen, ModelMenu):
             return
-        entries = self._list_models()
+        entries = self._list_models(self._chat.loaded_device or self._start.device)
         starter = next((entry.name for entry in entries if entry.starter), "")
         menu = ModelMenu(entries, self._chat.loaded_path, self._settings.model or starter)
         self.push_screen(menu, lambda name: self._chat.load(name) if name else None)

@@ -197,6 +197,7 @@ def _screen(given: Given) -> int:
         max_tokens=given.get("max_tokens"),
         system=given.get("system", ""),
         kv=given.get("kv", "auto"),
+        device=given.get("device", "auto").replace("auto", ""),
         notices=(notice,) if notice else (),
     )
     engine = EngineThread(

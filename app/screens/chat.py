@@ -369,3 +369,8 @@ class ChatScreen(Screen[None]):
     def loaded_path(self) -> str:
         """The file of the loaded model, or ""."""
         return str(Path(self._loaded.info.path)) if self._loaded else ""
+
+    @property
+    def loaded_device(self) -> str:
+        """The device of the loaded model, or ""."""
+        return self._loaded.info.device if self._loaded else ""

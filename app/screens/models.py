@@ -18,6 +18,7 @@ from app.model_list import ModelEntry
 from app.sanitize import visible
 from app.theme import Look, make_look
 from app.units import format_bytes
+from inference.fit import Fit
 
 _LICENCE = 18  # cells
 
@@ -85,8 +86,17 @@ class ModelMenu(ModalScreen[str | None]):
             self.dismiss(event.value.strip())
 
 
+def fit_words(fit: Fit, look: Look) -> Text:
+    """Whether the model fits, in a few words."""
+    if fit.needed is None or fit.available is None:
+        return Text("fit unknown", look.muted)
+    if fit.fits:
+        return Text("fits", look.success)
+    return Text(f"too large: {format_bytes(fit.needed)} of {format_bytes(fit.available)}", look.warning)
+
+
 def entry_line(entry: ModelEntry, loaded: bool, look: Look, width: int) -> Text:
-    """One line of the menu: name, then size, context and licence in columns."""
+    """One line of the menu: name and whether it fits, then size, context and licence in columns."""
     tail = f"{format_bytes(entry.bytes):>10}"
     if width > 60:
         context = f"{entry.context // 1024}K" if entry.context else ""
@@ -96,5 +106,6 @@ def entry_line(entry: ModelEntry, loaded: bool, look: Look, width: int) -> Text:
     title = visible(entry.title)
     note = "  loaded" if loaded else "  start here" if entry.starter else ""
     line = Text.assemble("  ", (title, Style(bold=loaded)), (note, look.success if loaded else look.accent))
+    line.append("  ").append_text(fit_words(entry.fit, look))
     line.truncate(width - len(tail), overflow="ellipsis", pad=True)
     return line + Text(tail, look.muted)

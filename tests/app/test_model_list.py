@@ -7,6 +7,7 @@ import pytest
 from app.model_list import model_entries, resolve_usable_model
 from inference.catalog import load_catalog
 from inference.errors import BadModelFile, ModelNotFound
+from inference.fit import Fit
 from inference.hub import Store
 
 
@@ -32,6 +33,14 @@ def test_models_on_this_machine_come_first(store: Store) -> None:
     assert (entries[0].name, entries[0].path) == (catalog.models[2].name, path)
     assert [entry.name for entry in entries if entry.starter] == [catalog.starter]
     assert len(entries) == len(catalog.models)
+    assert all(entry.fit == Fit() for entry in entries)
+
+
+def test_the_fit_is_for_the_device_in_use(store: Store) -> None:
+    catalog = load_catalog()
+    entries = model_entries(catalog, store, "cpu")
+    assert [entry.fit.needed for entry in entries] == [4 * model.parameters for model in catalog.models]
+    assert all(entry.fit.fits is None for entry in model_entries(catalog, store, "webgpu"))
 
 
 def test_a_file_that_is_no_model_is_refused_before_anything_is_closed(store: Store, tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import pytest
 from app.panels.dtype_panel import plan_cells, plan_detail
 from app.panels.kv_panel import cell_letters, cell_size, layer_ranges, map_text
 from app.panels.memory_panel import memory_text
-from app.screens.models import entry_line
+from app.screens.models import entry_line, fit_words
 from app.theme import make_look
 from app.widgets.load_bar import load_text
 from app.widgets.status_bar import Status, status_line
 from inference.events import KV_STATES, KvGroupStats, KvMapGroup, KvStats, Loading, MemoryStats
+from inference.fit import Fit
 from tests.app.conftest import ENTRIES
 from tests.app.scripted_engine import MIB, ScriptedEngine, plan_rows
 
@@ -117,6 +118,13 @@ def test_progress_shows_share_and_amount() -> None:
     assert first == "fetching␛ x"
     assert " 45%  42.0 MiB of 94.0 MiB" in second and len(second) == 80
     assert load_text(Loading("unknown", 5 * MIB, 0), 80, LOOK).plain == "unknown\n5.0 MiB  esc cancels"
+
+
+def test_the_menu_says_whether_a_model_fits() -> None:
+    words = [fit_words(Fit(*sizes), LOOK).plain for sizes in ((2 * MIB, 3 * MIB), (5 * MIB, 3 * MIB), (5 * MIB, None))]
+    assert words == ["fits", "too large: 5.0 MiB of 3.0 MiB", "fit unknown"]
+    for entry, word in zip(ENTRIES, ("fits", "fit unknown"), strict=True):
+        assert word in entry_line(entry, False, LOOK, 84).plain
 
 
 @pytest.mark.parametrize("width", [30, 60, 84])
