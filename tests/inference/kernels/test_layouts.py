@@ -303,14 +303,13 @@ def rejected(
         for name in names:
             context = KernelContext(caps, rows, kv_dtype, bucket, {}, {0: placed})
             try:
-                unforced = dict(attention.choose(op, context).rejected)
-                forced = replace(context, preferences=(KernelPreference(name, True),))
-                attention.choose(op, forced)
+                attention.choose(op, replace(context, preferences=(KernelPreference(name, True),)))
             except KernelUnavailable as error:
-                reasons.append(f"{name}: {error}")
+                reasons.append(str(error))
             else:
-                if name in unforced:
-                    reasons.append(f"{name}, unless forced: {unforced[name]}")
+                passed_over = dict(attention.choose(op, context).rejected)
+                if name in passed_over:
+                    reasons.append(f"kernel {name} is passed over unless asked for: {passed_over[name]}")
     return reasons
 
 
