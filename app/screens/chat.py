@@ -189,7 +189,8 @@ class ChatScreen(Screen[None]):
 
     def _list_layouts(self, asked: str) -> None:
         unknown = f"There is no KV layout {asked}. " if asked else ""
-        now = f"It is {self._layout} now" + (f": {self._loaded.info.kv_layout}." if self._loaded else ".")
+        by_layer = self._loaded.info.kv_layout if self._loaded else self._layout
+        now = f"It is {self._layout} now" + (f": {by_layer}." if by_layer != self._layout else ".")
         lines = [f"{name}: {summary}" for name, summary in SUMMARIES.items()]
         self.note("\n".join((f"{unknown}/kv with a name changes the KV layout. {now}", *lines)))
 

@@ -7,7 +7,7 @@ import pytest
 from app.panels.dtype_panel import plan_cells, plan_detail
 from app.panels.kv_panel import cell_letters, cell_size, layer_ranges, map_text
 from app.panels.memory_panel import memory_text
-from app.screens.models import entry_line, fit_words
+from app.screens.models import entry_line, fit_words, why_fit_is_unknown
 from app.theme import make_look
 from app.widgets.load_bar import load_text
 from app.widgets.status_bar import Status, status_line
@@ -122,9 +122,13 @@ def test_progress_shows_share_and_amount() -> None:
 
 def test_the_menu_says_whether_a_model_fits() -> None:
     words = [fit_words(Fit(*sizes), LOOK).plain for sizes in ((2 * MIB, 3 * MIB), (5 * MIB, 3 * MIB), (5 * MIB, None))]
-    assert words == ["fits", "too large: 5.0 MiB of 3.0 MiB", "fit unknown"]
-    for entry, word in zip(ENTRIES, ("fits", "fit unknown"), strict=True):
-        assert word in entry_line(entry, False, LOOK, 84).plain
+    assert words == ["  fits", "  too large: 5.0 MiB of 3.0 MiB", ""]
+    here, to_fetch = ENTRIES
+    assert "Instruct  fits" in entry_line(here, False, LOOK, 84).plain
+    assert "fit" not in entry_line(to_fetch, False, LOOK, 84).plain
+    assert why_fit_is_unknown(ENTRIES) == ""
+    assert "before a device is chosen" in why_fit_is_unknown([to_fetch])
+    assert "WebGPU does not tell" in why_fit_is_unknown([replace(to_fetch, fit=Fit(MIB)), to_fetch])
 
 
 @pytest.mark.parametrize("width", [30, 60, 84])
