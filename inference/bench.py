@@ -72,6 +72,7 @@ class BenchReport:
     device: str
     adapter: str
     dtype: str
+    kv_layout: str
     load_s: float
     repeats: int
     prefill: tuple[PrefillSpeed, ...]
@@ -86,6 +87,7 @@ class BenchReport:
         return (
             ("model", f"{self.model}, loaded in {self.load_s:.2f} s"),
             ("device", f"{self.device}, {self.adapter}, {self.dtype}"),
+            ("KV cache", self.kv_layout),
             *((f"prompt of {each.tokens}", _prefill_cell(each)) for each in self.prefill),
             *((f"decode after {each.depth}", _decode_cell(each)) for each in self.decode),
             *(("  host, per token", _cost_cell(each)) for each in self.decode[-1:] if each.dispatches_per_token),
@@ -145,7 +147,17 @@ def run(
         sequence.close()
     info = engine.info
     return BenchReport(
-        info.model, info.device, info.adapter, info.dtype, info.load_s, repeats, prefill, decode, memory, notices
+        info.model,
+        info.device,
+        info.adapter,
+        info.dtype,
+        info.kv_layout,
+        info.load_s,
+        repeats,
+        prefill,
+        decode,
+        memory,
+        notices,
     )
 
 
