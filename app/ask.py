@@ -104,6 +104,7 @@ def _as_json(
         "kv": {
             "layout": kv.layout,
             "capacity_bytes": kv.capacity_bytes,
+            "allocated_bytes": kv.allocated_bytes,
             "used_bytes": kv.used_bytes,
             "tokens": kv.tokens,
         },

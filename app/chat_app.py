@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,22 +21,28 @@ from app.screens.models import ModelMenu
 from app.settings import Settings, save_settings, with_model
 from app.theme import GLASS, GLASS_LIGHT
 from app.widgets.prompt import Prompt
+from inference.kv.names import SUMMARIES
 from inference.sampling import Sampling
 
 
 @dataclass(frozen=True)
 class Start:
-    """How the chat begins. `model` "" opens the menu; `notices` are shown first."""
+    """How the chat begins. `model` "" opens the menu; `kv` is the layout of the cache; `device` is "" while not chosen.
+
+    `notices` are shown first.
+    """
 
     model: str = ""
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None
     system: str = ""
+    kv: str = "auto"
+    device: str = ""
     notices: tuple[str, ...] = ()
 
 
 class ChatApp(App[None]):
-    """Glasschat on a screen. `list_models` is asked each time the menu opens."""
+    """Glasschat on a screen. `list_models` is asked each time the menu opens, with the device ("" if not known)."""
 
     TITLE = "Glasschat"
     CSS_PATH = Path(__file__).parent / "screens" / "chat.tcss"
@@ -48,7 +55,7 @@ class ChatApp(App[None]):
     def __init__(
         self,
         engine: EngineThread,
-        list_models: Callable[[], list[ModelEntry]],
+        list_models: Callable[[str], list[ModelEntry]],
         settings: Settings,
         settings_file: Path,
         start: Start,
@@ -59,7 +66,7 @@ class ChatApp(App[None]):
         self._settings = settings
         self._settings_file = settings_file
         self._start = start
-        self._chat = ChatScreen(engine, start.sampling, start.max_tokens, start.system)
+        self._chat = ChatScreen(engine, start.sampling, start.max_tokens, start.system, start.kv)
         self.register_theme(GLASS)
         self.register_theme(GLASS_LIGHT)
 
@@ -83,7 +90,7 @@ class ChatApp(App[None]):
         """Open the model menu."""
         if isinstance(self.screen, ModelMenu):
             return
-        entries = self._list_models()
+        entries = self._list_models(self._chat.loaded_device or self._start.device)
         starter = next((entry.name for entry in entries if entry.starter), "")
         menu = ModelMenu(entries, self._chat.loaded_path, self._settings.model or starter)
         self.push_screen(menu, lambda name: self._chat.load(name) if name else None)
@@ -120,6 +127,9 @@ class ChatApp(App[None]):
         yield SystemCommand("Models", "Choose a model, fetching it if needed", self.action_models)
         yield SystemCommand("Dtypes", "Show or hide the plan", lambda: chat.action_toggle_panel("dtypes"))
         yield SystemCommand("Memory", "Show or hide where the bytes are", lambda: chat.action_toggle_panel("memory"))
+        yield SystemCommand("KV map", "Show or hide what the cache holds where", lambda: chat.action_toggle_panel("kv"))
+        for name, summary in SUMMARIES.items():
+            yield SystemCommand(f"KV layout: {name}", summary, partial(chat.use_layout, name))
         yield SystemCommand("New conversation", "Forget what was said", chat.action_clear)
         yield SystemCommand("Copy the last reply", "As the model wrote it", chat.action_copy_reply)
         yield SystemCommand("Stop", "Stop the reply or the load", chat.action_stop)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from app.settings import load_settings, log_path, save_settings, settings_path, with_model
 
 if TYPE_CHECKING:
+    from app.terminal import ProgressLine as Progress
     from inference import Engine
 
 Given = dict[str, Any]
@@ -82,11 +83,11 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     doctor.add_argument("--plan", action="store_true", help="print the model's plan: each operation as it would run")
 
-    bench = commands.add_parser("bench", help="measure speed and memory", parents=[model])
+    bench = commands.add_parser("bench", help="measure speed and memory", parents=[model_options(several_layouts=True)])
     lengths, usual = _counts(least=1), "less on a software adapter"
     bench.add_argument("--prompt", type=lengths, metavar="N,N", help=f"prompt lengths (128,512; {usual})")
     bench.add_argument("--gen", type=int, metavar="N", help=f"tokens to generate (64; {usual})")
-    bench.add_argument("--depth", type=_counts(least=0), default=(0,), metavar="N,N", help="tokens in the cache (0)")
+    bench.add_argument("--depth", type=_counts(least=0), metavar="N,N", help="tokens in the cache (0)")
     bench.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -125,8 +126,11 @@ def _open(path: str, given: Given, progress: Any) -> Engine:
 
 
 @contextmanager
-def _opened(given: Given) -> Iterator[Engine]:
-    """The engine for the model named, or the last one used, or the starter; remembers which it was."""
+def _located(given: Given) -> Iterator[tuple[str, Progress]]:
+    """The file of the model named, or of the last one used, or of the starter, fetched if needed; and a progress line.
+
+    Remembers which model it was, once what is done with it has gone well.
+    """
     from app.model_list import resolve_model
     from app.terminal import ProgressLine
     from inference.catalog import load_catalog
@@ -138,13 +142,19 @@ def _opened(given: Given) -> Iterator[Engine]:
     catalog, progress = load_catalog(), ProgressLine()
     name = given.get("model") or settings.model or catalog.starter
     try:
-        path = resolve_model(name, progress, lambda: False, catalog=catalog, store=default_store())
-        engine = _open(path, given, progress)
+        yield resolve_model(name, progress, lambda: False, catalog=catalog, store=default_store()), progress
     finally:
         progress.wipe()
+    if (used := with_model(settings, name)) != settings and (notice := save_settings(used, settings_path())):
+        _complain(notice)
+
+
+@contextmanager
+def _opened(given: Given) -> Iterator[Engine]:
+    """The engine of `_located`'s model."""
+    with _located(given) as (path, progress):
+        engine = _open(path, given, progress)
     try:
-        if (used := with_model(settings, name)) != settings and (notice := save_settings(used, settings_path())):
-            _complain(notice)
         yield engine
     finally:
         engine.close()
@@ -174,7 +184,7 @@ def _screen(given: Given) -> int:
 
     from app.chat_app import ChatApp, Start
     from app.engine_thread import EngineThread
-    from app.model_list import model_entries, resolve_readable_model
+    from app.model_list import model_entries, resolve_usable_model
     from app.options import sampling_options
     from inference.catalog import load_catalog
     from inference.hub import default_store
@@ -186,11 +196,13 @@ def _screen(given: Given) -> int:
         sampling=sampling_options(given),
         max_tokens=given.get("max_tokens"),
         system=given.get("system", ""),
+        kv=given.get("kv", "auto"),
+        device=given.get("device", "auto").replace("auto", ""),
         notices=(notice,) if notice else (),
     )
     engine = EngineThread(
-        partial(resolve_readable_model, catalog=catalog, store=store),
-        lambda path, progress: _open(path, given, progress),
+        partial(resolve_usable_model, catalog=catalog, store=store),
+        lambda path, kv, progress: _open(path, given | {"kv": kv}, progress),
     )
     app = ChatApp(engine, partial(model_entries, catalog, store), settings, settings_path(), start)
     app.run()
@@ -226,6 +238,17 @@ def _doctor(given: Given) -> int:
 
 def _bench(given: Given) -> int:
     from app import reports
+    from app.ask import UsageError
 
-    with _opened(given) as engine:
-        return reports.bench(engine, given["prompt"], given["gen"], given["depth"], given["json"])
+    prompts, generate, depths, layouts = given["prompt"], given["gen"], given["depth"], given.get("kv")
+    if not isinstance(layouts, tuple):
+        with _opened(given) as engine:
+            return reports.bench(engine, prompts, generate, depths or (0,), given["json"])
+    if prompts is not None or (depths and len(depths) > 1):
+        raise UsageError("a comparison of KV layouts takes no --prompt, and one --depth")
+    with _located(given) as (path, progress):
+
+        def open_engine(layout: str, device: str | None) -> Engine:
+            return _open(path, given | {"kv": layout} | ({"device": device} if device else {}), progress)
+
+        return reports.bench_layouts(open_engine, layouts, depths and depths[0], generate, given["json"])

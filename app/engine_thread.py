@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from inference.errors import Cancelled, GlasschatError
-from inference.events import Event, Finished, KvStats, Loading, MemoryStats, Notice
+from inference.events import Event, Finished, KvMapGroup, KvStats, Loading, MemoryStats, Notice
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 
@@ -58,6 +58,7 @@ class SequenceLike(Protocol):
     """One conversation's KV state."""
 
     def kv_stats(self) -> KvStats: ...
+    def kv_map(self) -> tuple[KvMapGroup, ...]: ...
 
 
 class EngineLike(Protocol[S]):
@@ -77,9 +78,10 @@ class EngineLike(Protocol[S]):
 
 @dataclass(frozen=True)
 class Load:
-    """Load a model by name or path, in place of the one loaded now."""
+    """Load a model by name or path with a KV layout by name, in place of the one loaded now."""
 
     model: str
+    kv: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -112,15 +114,17 @@ class Unloaded:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model is ready. `source` is the name or path that was asked for, `title` what to call it."""
+    """A model is ready. `source` and `layout` are what was asked for, `title` is what to call the model."""
 
     source: str
+    layout: str
     title: str
     info: InfoLike
     decode: tuple[PlanRow, ...]
     prefill: tuple[PlanRow, ...]
     memory: MemoryStats
     kv: KvStats
+    kv_map: tuple[KvMapGroup, ...]
 
 
 @dataclass(frozen=True)
@@ -146,15 +150,16 @@ AppEvent = LoadStarted | Loading | Notice | Unloaded | Loaded | ReplyEvent | Fai
 class EngineThread:
     """Runs commands one after another on its own thread.
 
-    `resolve` turns a model's name into a local path, fetching it if needed; `open_engine` loads that path. Both
-    report through the callback and stop when it raises `Cancelled`; `resolve` can also ask. The old model is closed
-    only once the new one's file is here, and before the new one is opened: two never share the memory.
+    `resolve` turns a model's name into a local path, fetching it if needed, and refuses a model or a KV layout that
+    cannot be used; `open_engine` loads that path with that layout. Both report through the callback and stop when it
+    raises `Cancelled`; `resolve` can also ask. The old model is closed only once the new one's file is here, and
+    before the new one is opened: two never share the memory.
     """
 
     def __init__(
         self,
-        resolve: Callable[[str, Progress, Callable[[], bool]], str],
-        open_engine: Callable[[str, Progress], EngineLike[Any]],
+        resolve: Callable[[str, str, Progress, Callable[[], bool]], str],
+        open_engine: Callable[[str, str, Progress], EngineLike[Any]],
     ) -> None:
         self._resolve = resolve
         self._open = open_engine
@@ -218,18 +223,25 @@ class EngineThread:
             self._events.append(event)
 
         self._events.append(LoadStarted(command.model))
-        path = self._resolve(command.model, progress, stop.is_set)
+        path = self._resolve(command.model, command.kv, progress, stop.is_set)
         if self._engine is not None:
             memory, name = self._engine.memory(), _title(self._engine.info)
             self._close()
             freed = memory.weights_bytes + memory.kv_bytes + memory.scratch_bytes + memory.staging_bytes
             self._events.append(Unloaded(name, freed))
-        engine = self._open(path, progress)
+        engine = self._open(path, command.kv, progress)
         try:
             sequence = engine.sequence()
             plans = tuple(engine.plan("decode")), tuple(engine.plan("prefill"))
             loaded = Loaded(
-                command.model, _title(engine.info), engine.info, *plans, engine.memory(), sequence.kv_stats()
+                command.model,
+                command.kv,
+                _title(engine.info),
+                engine.info,
+                *plans,
+                engine.memory(),
+                sequence.kv_stats(),
+                sequence.kv_map(),
             )
         except BaseException:
             engine.close()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from inference import hub
 from inference.catalog import Catalog
 from inference.events import Loading
+from inference.fit import Fit, fit_by_size, fit_of_file
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model to choose. `name` is what loads it; `path` is None where it must be fetched first."""
+    """A model to choose. `name` is what loads it; `path` is None where it must be fetched first.
+
+    `fit` is for the device that is in use.
+    """
 
     name: str
     title: str
@@ -22,10 +26,14 @@ class ModelEntry:
     context: int = 0
     license: str = ""
     starter: bool = False
+    fit: Fit = field(default_factory=Fit)
 
 
-def model_entries(catalog: Catalog, store: hub.Store) -> list[ModelEntry]:
-    """Models on this machine first, then the rest of the catalogue; within both, the catalogue's order."""
+def model_entries(catalog: Catalog, store: hub.Store, device: str = "") -> list[ModelEntry]:
+    """Models on this machine first, then the rest of the catalogue; within both, the catalogue's order.
+
+    `device` is the one in use, "webgpu" or "cpu", or "" while that is not known.
+    """
     here = {model.name: model for model in hub.installed(catalog, store)}
     entries = [
         ModelEntry(
@@ -36,11 +44,18 @@ def model_entries(catalog: Catalog, store: hub.Store) -> list[ModelEntry]:
             context=model.context,
             license=model.license,
             starter=model.name == catalog.starter,
+            fit=fit_of_file(here[model.name].path, device)
+            if model.name in here
+            else fit_by_size(model.bytes, model.parameters, device),
         )
         for model in catalog.models
     ]
     known = {model.name for model in catalog.models}
-    entries += [ModelEntry(name, name, model.bytes, model.path) for name, model in here.items() if name not in known]
+    entries += [
+        ModelEntry(name, name, model.bytes, model.path, fit=fit_of_file(model.path, device))
+        for name, model in here.items()
+        if name not in known
+    ]
     return sorted(entries, key=lambda entry: entry.path is None)
 
 
@@ -56,22 +71,24 @@ def resolve_model(
     return str(hub.fetch(hub.resolve(name, catalog, store), store, progress, cancelled))
 
 
-def resolve_readable_model(
+def resolve_usable_model(
     name: str,
+    kv: str,
     progress: Callable[[Loading], None],
     cancelled: Callable[[], bool],
     *,
     catalog: Catalog,
     store: hub.Store,
 ) -> str:
-    """As `resolve_model`, and the file is known to be a GGUF of a known family.
+    """As `resolve_model`, and the file is known to be a GGUF of a known family that can use the KV layout `kv`.
 
     The chat asks this before it closes the model that it has: a wrong file must not cost that one. Raises
-    BadModelFile and UnsupportedModel besides.
+    BadModelFile, UnsupportedModel and LayoutUnavailable besides.
     """
     from inference.formats.gguf import open_gguf
+    from inference.kv.choose import choose_layouts
     from inference.models.families import config_from_gguf
 
     path = resolve_model(name, progress, cancelled, catalog=catalog, store=store)
-    config_from_gguf(open_gguf(Path(path)))
+    choose_layouts(config_from_gguf(open_gguf(Path(path))), kv)
     return path

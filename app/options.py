@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inference.kv.names import LAYOUTS, SUMMARIES
 from inference.sampling import Sampling
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -24,16 +26,21 @@ class EngineOptions:
     extend_context: bool = False
 
 
-def model_options() -> argparse.ArgumentParser:
+def model_options(several_layouts: bool = False) -> argparse.ArgumentParser:
     """A parent parser with the options that say how a model is opened.
 
-    They have no defaults, so that they may stand before a subcommand as well as after it.
+    They have no defaults, so that they may stand before a subcommand as well as after it. With `several_layouts`,
+    --kv also takes a list, which becomes a tuple, or "all".
     """
     parser = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     group = parser.add_argument_group("model")
     group.add_argument("-m", "--model", help="a catalogue name, a GGUF file, or org/repo[/file.gguf] on the hub")
     group.add_argument("--device", choices=("auto", "webgpu", "cpu"), help="where it runs (default: auto)")
-    group.add_argument("--kv", choices=("auto", "contiguous"), help="layout of the KV cache (default: auto)")
+    if several_layouts:
+        compare = "layout of the KV cache (default: auto); several, or all, are compared with each other"
+        group.add_argument("--kv", type=_layouts, metavar="LAYOUT[,LAYOUT]|all", help=compare)
+    else:
+        group.add_argument("--kv", choices=tuple(SUMMARIES), help="layout of the KV cache (default: auto)")
     group.add_argument("--context", type=_positive, metavar="N", help="context length in tokens")
     group.add_argument("--extend-context", action="store_true", help="allow a context beyond the model's own limit")
     group.add_argument("--dtype", choices=("auto", "f32", "f16"), help="storage of activations and KV (default: auto)")
@@ -74,6 +81,14 @@ def sampling_options(given: dict[str, Any]) -> Sampling:
     names = ("temperature", "top_k", "top_p", "min_p", "seed")
     options = {name: given[name] for name in names if name in given}
     return Sampling(**options, stop=tuple(given.get("stop", ())))
+
+
+def _layouts(text: str) -> str | Sequence[str]:
+    """One name as it is, a list or "all" as a tuple."""
+    names = LAYOUTS if text == "all" else tuple(text.split(","))
+    if unknown := [name for name in names if name not in SUMMARIES]:
+        raise argparse.ArgumentTypeError(f"there is no layout {unknown[0]!r}: all, or some of {', '.join(SUMMARIES)}")
+    return names if len(names) > 1 else names[0]
 
 
 def _positive(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +12,7 @@ from inference.events import Loading
 
 if TYPE_CHECKING:
     from inference import Engine
+    from inference.bench_layouts import OpenEngine
     from inference.plan.explain import PlanRow
 
 _PHASES: tuple[Literal["decode", "prefill"], ...] = ("decode", "prefill")
@@ -65,4 +67,23 @@ def bench(
         print(json.dumps(found.to_json(), ensure_ascii=False))
     else:
         print_table(found.rows)
+    return 0
+
+
+def bench_layouts(
+    open_engine: OpenEngine, layouts: Sequence[str], depth: int | None, generate: int | None, as_json: bool
+) -> int:
+    """The layouts of the KV cache side by side."""
+    from inference.bench_layouts import run
+
+    progress = ProgressLine()
+    try:
+        found = run(open_engine, layouts, depth, generate, lambda stage: progress(Loading(stage, 0, 0)))
+    finally:
+        progress.wipe()
+    if as_json:
+        print(json.dumps(found.to_json(), ensure_ascii=False))
+        return 0
+    print_table(found.rows)
+    print(*found.legend, sep="\n")
     return 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 COMMANDS = {
     "model": "[NAME|PATH]  choose a model, or load that one",
+    "kv": "[LAYOUT]  change the layout of the KV cache, or list the layouts",
     "system": "[TEXT]  set the system prompt for what follows; without text, show it",
     "clear": "start over with an empty conversation",
     "copy": "copy the last reply as it was written",

@@ -13,6 +13,11 @@ def format_bytes(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
+def format_count(count: int, noun: str) -> str:
+    """A number with its noun: `1 layer`, `30 layers`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def format_seconds(seconds: float) -> str:
     """Seconds with a fitting unit: `12 ms`, `1.24 s`, `2 min 5 s`."""
     if seconds < 1:

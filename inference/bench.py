@@ -72,6 +72,7 @@ class BenchReport:
     device: str
     adapter: str
     dtype: str
+    kv_layout: str
     load_s: float
     repeats: int
     prefill: tuple[PrefillSpeed, ...]
@@ -86,6 +87,7 @@ class BenchReport:
         return (
             ("model", f"{self.model}, loaded in {self.load_s:.2f} s"),
             ("device", f"{self.device}, {self.adapter}, {self.dtype}"),
+            ("KV cache", self.kv_layout),
             *((f"prompt of {each.tokens}", _prefill_cell(each)) for each in self.prefill),
             *((f"decode after {each.depth}", _decode_cell(each)) for each in self.decode),
             *(("  host, per token", _cost_cell(each)) for each in self.decode[-1:] if each.dispatches_per_token),
@@ -145,7 +147,17 @@ def run(
         sequence.close()
     info = engine.info
     return BenchReport(
-        info.model, info.device, info.adapter, info.dtype, info.load_s, repeats, prefill, decode, memory, notices
+        info.model,
+        info.device,
+        info.adapter,
+        info.dtype,
+        info.kv_layout,
+        info.load_s,
+        repeats,
+        prefill,
+        decode,
+        memory,
+        notices,
     )
 
 
@@ -180,7 +192,7 @@ class _Bench:
         for done in self.sequence.prefill(before):
             self.progress(f"filling the cache: {done} of {depth} tokens")
         _, *runs = (
-            self._time_decode(first, generate, self._stage(f"decode after {depth}", turn))
+            time_decode(self.engine, self.sequence, first, generate, self._stage(f"decode after {depth}", turn))
             for turn in range(self.repeats + 1)
         )
         seconds = statistics.median(elapsed for elapsed, _ in runs)
@@ -214,27 +226,28 @@ class _Bench:
         stage("done")
         return elapsed
 
-    def _time_decode(self, first: int, generate: int, stage: Report) -> tuple[float, StepCost]:
-        """Seconds for `generate` tokens after the first one sampled; the cache is as before afterwards."""
-        stream = self.engine.executor.stream(self.sequence.cache, [first], GREEDY)
-        try:
-            next(stream)
-            start = time.perf_counter()
-            for done in range(1, generate + 1):
-                next(stream)
-                stage(f"{done} of {generate} tokens")
-            elapsed = time.perf_counter() - start
-        finally:
-            stream.close()
-            self.sequence.settle([])
-        return elapsed, self.engine.step_cost()
-
     def _ids(self, count: int) -> list[int]:
         return self.random.integers(0, self.engine.info.vocab_size, count).tolist()
 
     def _stage(self, what: str, turn: int) -> Report:
         which = f"run {turn} of {self.repeats}" if turn else "warming up"
         return lambda done: self.progress(f"{what}, {which}: {done}")
+
+
+def time_decode(engine: Engine, sequence: Sequence, first: int, generate: int, stage: Report) -> tuple[float, StepCost]:
+    """Seconds for `generate` greedy tokens after the one that follows `first`; the cache is as before afterwards."""
+    stream = engine.executor.stream(sequence.cache, [first], GREEDY)
+    try:
+        next(stream)
+        start = time.perf_counter()
+        for done in range(1, generate + 1):
+            next(stream)
+            stage(f"{done} of {generate} tokens")
+        elapsed = time.perf_counter() - start
+    finally:
+        stream.close()
+        sequence.settle([])
+    return elapsed, engine.step_cost()
 
 
 def _prefill_cell(speed: PrefillSpeed) -> str:

@@ -40,7 +40,7 @@ class Engine:
         cls,
         path_or_name: str | Path,
         device: Device = "auto",
-        kv: Literal["auto", "contiguous"] = "auto",
+        kv: str = "auto",
         context: int | None = None,
         dtype: Literal["auto", "f32", "f16"] = "auto",
         kernels: Ids[str] = (),
@@ -50,14 +50,13 @@ class Engine:
     ) -> Engine:
         """Open a model by path, catalogue name or hub name; it is fetched where it is not on this machine.
 
-        `device` "auto" takes the best real GPU, else the CPU. `context` is in tokens; beyond the model's own it
-        needs `extend_context`. `dtype` is that of stored activations and KV; sums are always f32. `kernels`
-        holds "prefer:NAME" or "force:NAME". `gpu_memory` limits what may be allocated there, in bytes.
-        `progress` hears Loading and Notice, and may raise Cancelled. Raises the errors of inference.errors.
+        `device` "auto" takes the best real GPU, else the CPU. `kv` is a layout of the KV cache by name
+        (inference.kv.names.LAYOUTS) or "auto". `context` is in tokens; beyond the model's own it needs
+        `extend_context`. `dtype` is that of stored activations and KV; sums are always f32. `kernels` holds
+        "prefer:NAME" or "force:NAME". `gpu_memory` limits what may be allocated there, in bytes. `progress` hears
+        Loading and Notice, and may raise Cancelled. Raises the errors of inference.errors.
         """
-        if kv not in ("auto", "contiguous"):
-            raise ValueError(f"kv layout {kv!r}: expected auto or contiguous")
-        options = OpenOptions(device, context, extend_context, dtype, tuple(kernels), gpu_memory)
+        options = OpenOptions(device, context, extend_context, dtype, tuple(kernels), gpu_memory, kv)
         return cls(path_or_name, options, progress)
 
     @property

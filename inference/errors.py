@@ -59,3 +59,7 @@ class FetchFailed(GlasschatError):
 
 class Cancelled(GlasschatError):
     """The person cancelled a long piece of work (a download, a load)."""
+
+
+class LayoutUnavailable(GlasschatError):
+    """A KV layout was asked for that does not exist or that this model cannot use."""

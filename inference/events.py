@@ -40,15 +40,66 @@ class MemoryStats:
 
 
 @dataclass(frozen=True)
+class KvGroupStats:
+    """The layers of a KV cache that share a layout. `reason` says why they have it.
+
+    `held_tokens` may be fewer than the sequence's where old ones are dropped. `used_bytes` are those of the
+    tokens held, `allocated_bytes` what is set aside for them now, `capacity_bytes` what a full context takes.
+    """
+
+    layout: str
+    reason: str
+    layers: tuple[int, ...]
+    held_tokens: int
+    used_bytes: int
+    allocated_bytes: int
+    capacity_bytes: int
+
+
+@dataclass(frozen=True)
 class KvStats:
-    """State of one sequence's KV cache. `layout` names the layout of all layers."""
+    """State of one sequence's KV cache: sums over its groups of layers. `layout` names their layouts."""
 
     layout: str
     tokens: int
-    capacity_tokens: int
     context: int
     used_bytes: int
+    allocated_bytes: int
     capacity_bytes: int
+    groups: tuple[KvGroupStats, ...] = ()
+
+
+KV_STATES: Mapping[str, str] = {
+    "k": "kept",
+    "h": "hot",
+    "c": "cold",
+    "q": "quantised",
+    "b": "basis row",
+    "d": "difference",
+    "s": "shared",
+    "o": "outside the window",
+    "f": "free",
+}
+"""The letters of KvMapGroup.cells. Kept, hot and basis rows are whole; shared ones other sequences hold too."""
+
+
+@dataclass(frozen=True)
+class KvMapGroup:
+    """What stands in the places that a KV cache has set aside for `layers`, which share a layout and a window.
+
+    `cells` has a letter of KV_STATES a place: for a `ring` its slots in order, else the positions of the
+    conversation and then what is free. `full` is the number of places that a full context takes. Bytes are as in
+    KvGroupStats, of these layers.
+    """
+
+    layout: str
+    layers: tuple[int, ...]
+    window: int | None
+    ring: bool
+    cells: str
+    full: int
+    used_bytes: int
+    allocated_bytes: int
 
 
 @dataclass(frozen=True)
@@ -113,6 +164,7 @@ class Stats:
     memory: MemoryStats
     kv: KvStats
     timings: Timings
+    kv_map: tuple[KvMapGroup, ...] = ()
 
 
 Event = Loading | Prefill | Token | Finished | Notice | Stats

@@ -52,8 +52,10 @@ class Generation:
         self._load_s = load_s
         self._prompt_tokens = len(ids)
         # The last token is always computed anew: its logits choose the first one of the reply.
-        self._reused = min(sequence.common_prefix(ids), len(ids) - 1)
-        sequence.truncate(self._reused)
+        wanted = min(sequence.common_prefix(ids), len(ids) - 1)
+        self._reused = sequence.rewind(wanted)
+        if self._reused < wanted:
+            yield Notice(f"{wanted - self._reused} tokens are computed anew: the ring no longer holds what they saw")
         new = ids[self._reused :]
         *before, last = sequence.chunks(new)
         if self._request.sampling.host_reason is not None:
@@ -145,4 +147,4 @@ class Generation:
         )
 
     def _stats(self, timings: Timings) -> Stats:
-        return Stats(self._executor.memory(), self._sequence.kv_stats(), timings)
+        return Stats(self._executor.memory(), self._sequence.kv_stats(), timings, self._sequence.kv_map())

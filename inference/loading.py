@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,8 @@ from inference.events import Loading, Notice
 from inference.executor import Executor
 from inference.formats.gguf import GGUFFile, open_gguf
 from inference.kernels.base import parse_preference
+from inference.kv.choose import choose_layouts
+from inference.kv.layout import LayerGroup, describe_groups
 from inference.models.config import ModelConfig
 from inference.models.families import config_from_gguf
 from inference.plan.ops import DType
@@ -39,6 +41,7 @@ class OpenOptions:
     dtype: Literal["auto", "f32", "f16"] = "auto"
     kernels: tuple[str, ...] = ()
     gpu_memory: int | None = None
+    kv: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> Op
     if store.unused:
         notices.append(f"{path.name}: {len(store.unused)} tensors are not used: {', '.join(store.unused[:5])}")
     choice = choose_device(options.device)
-    executor, dtype = make_executor(config, store, choice, options, notices)
+    groups = choose_layouts(config, options.kv)
+    executor, dtype = make_executor(config, store, choice, groups, options, notices)
     try:
         executor.load(lambda done, total: progress(Loading("weights", done, total)))
     except BaseException:
@@ -114,7 +118,7 @@ def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> Op
         adapter=executor.adapter,
         device_reason=choice.reason,
         dtype=dtype,
-        kv_layout="contiguous",
+        kv_layout=describe_groups(groups),
         context=context,
         num_layers=config.num_layers,
         vocab_size=config.vocab_size,
@@ -182,7 +186,12 @@ def choose_device(wanted: Device) -> DeviceChoice:
 
 
 def make_executor(
-    config: ModelConfig, store: WeightStore, choice: DeviceChoice, options: OpenOptions, notices: list[str]
+    config: ModelConfig,
+    store: WeightStore,
+    choice: DeviceChoice,
+    groups: Sequence[LayerGroup],
+    options: OpenOptions,
+    notices: list[str],
 ) -> tuple[Any, str]:
     """The executor, not yet loaded, and how its dtypes read."""
     if choice.device == "cpu":
@@ -192,7 +201,7 @@ def make_executor(
             notices.append("--dtype f16 has no effect on the CPU: NumPy computes and stores in f32")
         if options.kernels:
             notices.append("--kernels has no effect on the CPU: there is one kernel an operation")
-        return NumpyExecutor(config, store), "f32"
+        return NumpyExecutor(config, store, groups), "f32"
     from inference.gpu.executor import WebGpuExecutor
 
     f16 = "shader-f16" in choice.report.features
@@ -204,6 +213,7 @@ def make_executor(
         store,
         choice.adapter,
         choice.report,
+        groups,
         dtype=dtype,
         kv_dtype=kv_dtype,
         preferences=[parse_preference(text) for text in options.kernels],

@@ -6,6 +6,9 @@ import numpy as np
 
 from inference.models.config import RopeConfig
 
+MIN_POSITIONS = 1024
+"""The shortest table that RopeTables makes."""
+
 
 def rope_table(rope: RopeConfig, first_position: int, count: int) -> np.ndarray:
     """cos and sin for positions first_position .. first_position + count - 1.
@@ -19,3 +22,23 @@ def rope_table(rope: RopeConfig, first_position: int, count: int) -> np.ndarray:
     positions = np.arange(first_position, first_position + count, dtype=np.float64) * rope.position_scale
     angles = np.outer(positions, frequencies)
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
+
+
+def inverse_table(table: np.ndarray) -> np.ndarray:
+    """The table that turns back what `table` (T, rotary_dim / 2, 2) turned, scaled or not."""
+    return table * np.array([1, -1], np.float32) / np.sum(table * table, axis=-1, keepdims=True)
+
+
+class RopeTables:
+    """The tables of several ropes, each as long as was asked for so far."""
+
+    def __init__(self) -> None:
+        self._tables: dict[RopeConfig, np.ndarray] = {}
+
+    def rows(self, rope: RopeConfig, first: int, end: int) -> np.ndarray:
+        """cos and sin of positions first .. end - 1, float32 (end - first, rotary_dim / 2, 2)."""
+        table = self._tables.get(rope)
+        if table is None or len(table) < end:
+            # Doubling keeps the cost of growing in proportion.
+            table = self._tables[rope] = rope_table(rope, 0, max(MIN_POSITIONS, 1 << (end - 1).bit_length()))
+        return table[first:end]

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from inference.errors import ContextFull
-from inference.events import KvStats
+from inference.events import KvMapGroup, KvStats
 from inference.executor import Executor
+from inference.kv.map import kv_map
 
 
 class Sequence:
@@ -55,8 +56,7 @@ class Sequence:
         """Make the cache hold exactly `ids`; returns how many were there already (the longest common prefix)."""
         self.check_ids(ids)
         self.check_room(len(ids))
-        reused = self.common_prefix(ids)
-        self.truncate(reused)
+        reused = self.rewind(self.common_prefix(ids))
         for _ in self.prefill(ids[reused:]):
             pass
         return reused
@@ -87,18 +87,36 @@ class Sequence:
         return next((index for index, (held, new) in enumerate(pairs) if held != new), min(len(self._ids), len(ids)))
 
     def truncate(self, length: int) -> None:
-        """Forget everything from position `length` on."""
+        """Forget everything from position `length` on.
+
+        A ring may have dropped what the next token sees; then the tokens before are computed anew.
+        """
         if not 0 <= length <= len(self._ids):
             raise ValueError(f"cannot truncate to {length} tokens: the sequence holds {len(self._ids)}")
-        self._cache.truncate(length)
-        del self._ids[length:]
+        kept = self._ids[:length]
+        for _ in self.prefill(kept[self.rewind(length) :]):
+            pass
+
+    def rewind(self, length: int) -> int:
+        """Forget everything from position `length` on, or all where the cache cannot go back that far.
+
+        Returns how many tokens are held: what is missing up to `length` must be computed anew.
+        """
+        kept = self._cache.truncate(length)
+        del self._ids[kept:]
+        return kept
 
     def fork(self) -> Sequence:
         """An independent sequence with the same content."""
         return Sequence(self._executor, self._cache.fork(), self._ids)
 
     def kv_stats(self) -> KvStats:
+        """Tokens, bytes and layouts of the cache."""
         return self._cache.stats()
+
+    def kv_map(self) -> tuple[KvMapGroup, ...]:
+        """What stands where in the cache, by groups of layers."""
+        return kv_map(self._cache, self._executor.config)
 
     def close(self) -> None:
         """Free the cache. The sequence is empty afterwards and can be used again."""

@@ -49,7 +49,7 @@ def run(scripts: Path, folder: Path, *command: str) -> subprocess.CompletedProce
 
 def test_the_wheel_holds_every_file_of_its_packages(wheel: Path) -> None:
     packed = set(zipfile.ZipFile(wheel).namelist())
-    kinds = (".py", ".toml", ".tcss", ".wgsl")
+    kinds = (".py", ".toml", ".tcss", ".txt", ".wgsl")
     files = [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*")]
     assert {file.as_posix() for file in files if file.suffix in kinds} <= packed
     assert {name.partition("/")[0] for name in packed if not name.startswith("glasschat-")} == set(PACKAGES)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.chat_app import ChatApp, Start
 from app.engine_thread import EngineThread
-from app.model_list import model_entries, resolve_model
+from app.model_list import model_entries, resolve_usable_model
 from app.settings import Settings
 from app.widgets.status_bar import StatusBar
 from inference import Engine, Sampling
@@ -26,8 +26,8 @@ async def take(model: str, device: str) -> str:
     """The screen as SVG, after one question and with the panels open."""
     catalog, store = load_catalog(), default_store()
     engine = EngineThread(
-        partial(resolve_model, catalog=catalog, store=store),
-        lambda path, progress: Engine.open(path, device=device, progress=progress),
+        partial(resolve_usable_model, catalog=catalog, store=store),
+        lambda path, kv, progress: Engine.open(path, device=device, kv=kv, progress=progress),
     )
     start = Start(model or catalog.starter, Sampling(temperature=0), max_tokens=200)
     with tempfile.TemporaryDirectory() as folder:

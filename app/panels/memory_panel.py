@@ -10,7 +10,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from app.theme import Look, make_look
-from app.units import format_bytes
+from app.units import format_bytes, format_count
 from inference.events import KvStats, MemoryStats
 
 _BAR = 16
@@ -91,11 +91,13 @@ def memory_text(memory: MemoryStats | None, kv: KvStats | None, look: Look, widt
     head("Weights by format")
     for name, size in sorted(memory.weights_by_format.items(), key=lambda item: -item[1]):
         row(name, format_bytes(size))
-    head(f"KV cache, {kv.layout}")
-    row("tokens", f"{kv.tokens:,} / {kv.capacity_tokens:,}")
-    row("context", f"{kv.context:,}")
+    head("KV cache")
+    for group in kv.groups:
+        row(f"{group.layout}, {format_count(len(group.layers), 'layer')}", format_bytes(group.allocated_bytes))
+    row("tokens", f"{kv.tokens:,} / {kv.context:,}")
     row("used", format_bytes(kv.used_bytes))
-    row("set aside", format_bytes(kv.capacity_bytes))
+    row("set aside", format_bytes(kv.allocated_bytes))
+    row("at full context", format_bytes(kv.capacity_bytes))
     if kv.tokens:
         row("per token", format_bytes(kv.used_bytes // kv.tokens))
     if shown := _known_limits(memory.limits):

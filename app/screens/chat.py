@@ -17,6 +17,7 @@ from textual.widgets import Footer
 from app.conversation import Answer, Conversation, figures_line
 from app.engine_thread import AppEvent, EngineThread, Failed, Generate, Load, Loaded, LoadStarted, ReplyEvent, Unloaded
 from app.panels.dtype_panel import DtypePanel
+from app.panels.kv_panel import KvPanel
 from app.panels.memory_panel import MemoryPanel
 from app.slash import COMMANDS, SlashCommand, parse_slash
 from app.units import format_bytes, format_seconds
@@ -26,10 +27,12 @@ from app.widgets.render import NoteKind
 from app.widgets.status_bar import Status, StatusBar
 from app.widgets.transcript import Transcript
 from inference.events import Finished, Loading, Notice, Prefill, Stats, Token
+from inference.kv.names import SUMMARIES
 from inference.sampling import Sampling
 
 _DRAINS_PER_S = 30
 _FIGURES_PERIOD_S = 0.25  # nobody reads them faster, and each change is a repaint
+_PANELS = ("dtypes", "memory", "kv")
 _FULL = "The context is full. /clear starts over; a larger context is set with --context when Glasschat starts."
 
 
@@ -41,7 +44,8 @@ class ChatScreen(Screen[None]):
         Binding("escape", "stop", "Stop", id="chat.stop", tooltip="Stop the reply, keeping its text, or the load"),
         Binding("f1", "app.help", "Help", id="chat.help", tooltip="Keys and commands"),
         Binding("f2", "toggle_panel('dtypes')", "Dtypes", id="chat.dtypes", tooltip="The plan: every op, its dtypes"),
-        Binding("f3", "toggle_panel('memory')", "Memory", id="chat.memory", tooltip="Where the bytes are, live"),
+        Binding("f3", "toggle_panel('memory')", "Mem", id="chat.memory", tooltip="Where the bytes are, live"),
+        Binding("f4", "toggle_panel('kv')", "KV", id="chat.kv", tooltip="What the KV cache holds where, live"),
         Binding("f5,ctrl+o", "app.models", "Models", id="chat.models", tooltip="Choose a model"),
         Binding("ctrl+c,super+c", "copy_text", "Copy the selection", show=False, id="chat.copy"),
         Binding("pageup", "scroll('page_up')", "Scroll up", show=False, id="chat.page_up", priority=True),
@@ -58,11 +62,14 @@ class ChatScreen(Screen[None]):
             self.source = source
             self.path = path
 
-    def __init__(self, engine: EngineThread, sampling: Sampling, max_tokens: int | None, system: str) -> None:
+    def __init__(
+        self, engine: EngineThread, sampling: Sampling, max_tokens: int | None, system: str, layout: str
+    ) -> None:
         super().__init__()
         self._engine = engine
         self._sampling = sampling
         self._max_tokens = max_tokens
+        self._layout = layout
         self._conversation = Conversation(system)
         self._answer: Answer | None = None
         self._replies = 0
@@ -77,6 +84,7 @@ class ChatScreen(Screen[None]):
             yield Transcript(id="transcript")
             yield MemoryPanel(id="memory")
         yield DtypePanel(id="dtypes")
+        yield KvPanel(id="kv")
         yield LoadBar(id="load")
         yield Prompt(self._accept, id="prompt")
         yield StatusBar(id="status")
@@ -87,6 +95,7 @@ class ChatScreen(Screen[None]):
         self._status = self.query_one(StatusBar)
         self._load_bar = self.query_one(LoadBar)
         self._memory_panel = self.query_one(MemoryPanel)
+        self._kv_panel = self.query_one(KvPanel)
         self._transcript.add("title", "Glasschat")
         self._transcript.add("notice", "A chat with a model on your own machine. F1 shows the keys, F5 the models.")
         self.query_one(Prompt).focus()
@@ -96,9 +105,26 @@ class ChatScreen(Screen[None]):
 
     def load(self, model: str) -> None:
         """Load a model by name or path, stopping what runs."""
+        self._load(model, self._layout)
+
+    def use_layout(self, name: str) -> None:
+        """Load the model anew with that KV layout; without a model, keep the layout for the next one."""
+        if self._answer is not None or self._transcript.writing:
+            self._hint(f"A reply is being written; Esc stops it, then /kv {name}.")
+        elif self._load_asked:
+            self._hint("The model is still loading; /kv comes after that.")
+        elif self._loaded is None:
+            self._layout = name
+            self.note(f"The next model keeps its keys and values in the layout {name}.")
+        elif name == self._layout:
+            self._hint(f"The KV layout is {name} already.")
+        else:
+            self._load(self._loaded.source, name)
+
+    def _load(self, model: str, layout: str) -> None:
         self._engine.cancel()
         self._load_asked = True
-        self._engine.submit(Load(model))
+        self._engine.submit(Load(model, layout))
 
     def note(self, text: str, kind: NoteKind = "notice") -> None:
         """Say something in the transcript."""
@@ -142,6 +168,10 @@ class ChatScreen(Screen[None]):
         match command.name:
             case "model" if command.argument:
                 self.load(command.argument)
+            case "kv" if command.argument in SUMMARIES:
+                self.use_layout(command.argument)
+            case "kv":
+                self._list_layouts(command.argument)
             case "system" if command.argument:
                 self._conversation = replace(self._conversation, system=command.argument)
                 self.note("The system prompt is set for what follows.")
@@ -156,6 +186,13 @@ class ChatScreen(Screen[None]):
                 self.app.call_later(self.app.run_action, "models")
             case name:
                 self.app.call_later(self.app.run_action, name)
+
+    def _list_layouts(self, asked: str) -> None:
+        unknown = f"There is no KV layout {asked}. " if asked else ""
+        by_layer = self._loaded.info.kv_layout if self._loaded else self._layout
+        now = f"It is {self._layout} now" + (f": {by_layer}." if by_layer != self._layout else ".")
+        lines = [f"{name}: {summary}" for name, summary in SUMMARIES.items()]
+        self.note("\n".join((f"{unknown}/kv with a name changes the KV layout. {now}", *lines)))
 
     def action_clear(self) -> None:
         """Start over with an empty conversation."""
@@ -190,12 +227,12 @@ class ChatScreen(Screen[None]):
         self._engine.cancel()
 
     def action_toggle_panel(self, name: str) -> None:
-        """Open or close a panel. Where the window is small, opening one closes the other."""
+        """Open or close a panel. Where the window is small, opening one closes the others."""
         panel = self.query_one(f"#{name}")
         panel.display = not panel.display
         if panel.display and (self.size.width < 100 or self.size.height < 30):
-            other = self.query_one("#memory" if name == "dtypes" else "#dtypes")
-            other.display = False
+            for other in _PANELS:
+                self.query_one(f"#{other}").display = other == name
         if not self.focused or not self.focused.display:
             self.query_one(Prompt).focus()
 
@@ -245,6 +282,7 @@ class ChatScreen(Screen[None]):
         if (stats := self._stats) is not None:
             self._stats, self._stats_shown = None, time.monotonic()
             self._memory_panel.show_stats(stats.memory, stats.kv)
+            self._kv_panel.show_map(stats.kv_map)
             self._set_status(rate=stats.timings.decode_tps, tokens=stats.kv.tokens, context=stats.kv.context)
 
     def _finish(self, answer: Answer, figures: str) -> None:
@@ -277,18 +315,22 @@ class ChatScreen(Screen[None]):
     def _forget_model(self) -> None:
         self._loaded = None
         self._memory_panel.show_stats(None, None)
+        self._kv_panel.show_map(())
         self.query_one(DtypePanel).show_plans((), ())
         self._status.status = Status(state=self._status.status.state, busy=self._status.status.busy)
 
     def _on_loaded(self, event: Loaded) -> None:
         info = event.info
-        self._loaded, self._load_asked = event, False
+        self._loaded, self._load_asked, self._layout = event, False, event.layout
         self._load_bar.progress = None
         self._memory_panel.show_stats(event.memory, event.kv)
+        self._kv_panel.show_map(event.kv_map)
         self.query_one(DtypePanel).show_plans(event.decode, event.prefill)
         where = f"{info.device} ({info.adapter})" if info.adapter else info.device
         reason = f": {info.device_reason}" if info.device_reason else ""
         self.note(f"{event.title} is ready after {format_seconds(info.load_s)}, on {where}{reason}.")
+        if self._conversation.turns:
+            self.note(f"The conversation is kept and read anew with your next message; KV layout: {info.kv_layout}.")
         for notice in info.notices:
             if notice not in self._load_notices:
                 self.note(notice)
@@ -328,3 +370,8 @@ class ChatScreen(Screen[None]):
     def loaded_path(self) -> str:
         """The file of the loaded model, or ""."""
         return str(Path(self._loaded.info.path)) if self._loaded else ""
+
+    @property
+    def loaded_device(self) -> str:
+        """The device of the loaded model, or ""."""
+        return self._loaded.info.device if self._loaded else ""

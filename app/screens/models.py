@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from rich.style import Style
@@ -18,8 +18,9 @@ from app.model_list import ModelEntry
 from app.sanitize import visible
 from app.theme import Look, make_look
 from app.units import format_bytes
+from inference.fit import Fit
 
-_LICENCE = 18  # cells
+_LICENCE, _LICENCE_NARROW = 18, 10  # cells
 
 
 class ModelMenu(ModalScreen[str | None]):
@@ -72,7 +73,7 @@ class ModelMenu(ModalScreen[str | None]):
         for title, here in (("On this machine", True), ("To fetch", False)):
             entries = [entry for entry in self._entries if (entry.path is not None) is here]
             if entries:
-                yield Option(Text(title, look.muted), disabled=True)
+                yield Option(Text(title + why_fit_is_unknown(entries), look.muted), disabled=True)
             for entry in entries:
                 loaded = here and str(entry.path) == self._loaded_path
                 yield Option(entry_line(entry, loaded, look, max(40, min(84, self.app.size.width - 9))), id=entry.name)
@@ -85,16 +86,35 @@ class ModelMenu(ModalScreen[str | None]):
             self.dismiss(event.value.strip())
 
 
+def fit_words(fit: Fit, look: Look) -> Text:
+    """Whether the model fits, in a few words; empty where that is not known."""
+    if fit.needed is None or fit.available is None:
+        return Text()
+    if fit.fits:
+        return Text("  fits", look.success)
+    return Text(f"  too large: {format_bytes(fit.needed)} of {format_bytes(fit.available)}", look.warning)
+
+
+def why_fit_is_unknown(entries: Sequence[ModelEntry]) -> str:
+    """For the head of a list: "" where it is known of any whether it fits."""
+    if any(entry.fit.fits is not None for entry in entries):
+        return ""
+    if all(entry.fit.needed is None for entry in entries):
+        return " · whether they fit is unknown before a device is chosen"
+    return " · whether they fit is unknown: WebGPU does not tell the memory"
+
+
 def entry_line(entry: ModelEntry, loaded: bool, look: Look, width: int) -> Text:
-    """One line of the menu: name, then size, context and licence in columns."""
+    """One line of the menu: name and whether it fits, then size, context and licence in columns."""
     tail = f"{format_bytes(entry.bytes):>10}"
     if width > 60:
         context = f"{entry.context // 1024}K" if entry.context else ""
         licence = Text(entry.license)
-        licence.truncate(_LICENCE, overflow="ellipsis", pad=True)
-        tail += f"{context:>7}  {licence.plain}"
+        licence.truncate(_LICENCE if width > 80 else _LICENCE_NARROW, overflow="ellipsis", pad=True)
+        tail += f"{context:>6}  {licence.plain}"
     title = visible(entry.title)
     note = "  loaded" if loaded else "  start here" if entry.starter else ""
     line = Text.assemble("  ", (title, Style(bold=loaded)), (note, look.success if loaded else look.accent))
+    line.append_text(fit_words(entry.fit, look))
     line.truncate(width - len(tail), overflow="ellipsis", pad=True)
     return line + Text(tail, look.muted)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Literal
-from weakref import WeakSet
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -14,8 +13,8 @@ from inference.events import MemoryStats
 from inference.executor import SampleRequest, StepCost, host_stream
 from inference.host_memory import peak_resident_bytes
 from inference.kernels.base import Decision
-from inference.kv.contiguous import NumpyContiguousCache
-from inference.kv.layout import kv_bytes_per_token
+from inference.kv.factory import NumpyCaches, NumpyStore
+from inference.kv.layout import KvCache, LayerGroup
 from inference.models.config import ModelConfig, RopeConfig
 from inference.plan.build import build
 from inference.plan.explain import PlanRow, explain
@@ -38,12 +37,14 @@ from inference.plan.ops import (
     TensorRef,
     WeightRef,
 )
-from inference.rope import rope_table
+from inference.rope import RopeTables
 from inference.sampling import Sampled
 from inference.weights import WeightStore
 
 Observer = Callable[[Op, np.ndarray], None]
 """Called with each op and its output, for tests and probes."""
+
+NumpyCache = KvCache[NumpyStore]
 
 PREFILL_CHUNK = 256
 # A one-row product is bound by memory: OpenBLAS's threads wait on each other longer than they share the work.
@@ -59,15 +60,19 @@ class NumpyExecutor:
     chunk = PREFILL_CHUNK
     logits_chunk = PREFILL_CHUNK
 
-    def __init__(self, config: ModelConfig, store: WeightStore, fused: bool = True) -> None:
+    def __init__(
+        self, config: ModelConfig, store: WeightStore, groups: Sequence[LayerGroup], fused: bool = True
+    ) -> None:
         self.config = config
         self._store = store
         self._fused = fused
         self._weights: dict[tuple[str, ...], np.ndarray] = {}
         self._plans: dict[tuple[bool, Logits, bool], Plan] = {}
-        self._rope: dict[RopeConfig, np.ndarray] = {}
+        self._rope = RopeTables()
         self._blas = ThreadpoolController()
-        self._caches: WeakSet[NumpyContiguousCache] = WeakSet()
+        self._caches = NumpyCaches(config, groups, self.chunk)
+        # Never filled: layouts for what is asked without a sequence at hand.
+        self._any_cache = self._caches.new(config.max_context)
         self._kv_peak = 0
         store.check(build(config, 1, "last"))
 
@@ -79,8 +84,8 @@ class NumpyExecutor:
             if progress is not None:
                 progress(done + 1, len(refs))
 
-    def new_cache(self, context: int) -> NumpyContiguousCache:
-        return NumpyContiguousCache(self.config, context, self._caches)
+    def new_cache(self, context: int) -> NumpyCache:
+        return self._caches.new(context)
 
     def plan(self, rows: int, logits: Logits, sampled: bool = False) -> Plan:
         """The plan for one row or many (up to `chunk`), made once."""
@@ -91,11 +96,13 @@ class NumpyExecutor:
         return self._plans[key]
 
     def forward(
-        self, cache: NumpyContiguousCache, ids: Sequence[int], logits: Logits, observe: Observer | None = None
+        self, cache: NumpyCache, ids: Sequence[int], logits: Logits, observe: Observer | None = None
     ) -> np.ndarray | None:
         """Append up to `chunk` tokens; returns float32 logits (V,) for "last", (T, V) for "all", None for "none"."""
         rows = len(ids)
+        cache.note(cache.length, ids)
         cache.ensure(cache.length + rows)
+        cache.begin()
         values: dict[str, np.ndarray] = {}
         tokens = np.asarray(ids, dtype=np.int64)
         threads = DECODE_THREADS if rows == 1 else None
@@ -112,9 +119,7 @@ class NumpyExecutor:
             return None
         return output[0] if logits == "last" and output is not None else output
 
-    def stream(
-        self, cache: NumpyContiguousCache, ids: Sequence[int], request: SampleRequest
-    ) -> Generator[Sampled, None, None]:
+    def stream(self, cache: NumpyCache, ids: Sequence[int], request: SampleRequest) -> Generator[Sampled, None, None]:
         return host_stream(self, cache, ids, request, self.config.vocab_size)
 
     def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
@@ -123,6 +128,8 @@ class NumpyExecutor:
         decisions = []
         for op in plan.ops:
             reason = MATMUL_REASON.format(threads=threads) if isinstance(op.attributes, Matmul) else "NumPy, f32"
+            if isinstance(op.attributes, KvAppend | Attention):
+                reason = f"{reason}; {self._any_cache.store(_layer(op)).group.layout} cache"
             decisions.append(Decision("reference", reason))
         return explain(plan, decisions, "cpu", dict.fromkeys(self._store.formats, "f32"))
 
@@ -144,11 +151,16 @@ class NumpyExecutor:
 
     def close(self) -> None:
         self._weights.clear()
-        for cache in list(self._caches):
-            cache.close()
+        self._caches.close()
+
+    def _append(self, op: Op, cache: NumpyCache, k: np.ndarray, v: np.ndarray) -> None:
+        shape = (k.shape[0], self.config.num_kv_heads, self.config.head_dim)
+        # (T, K * E) -> (K, T, E)
+        by_head = [array.reshape(shape).transpose(1, 0, 2) for array in (k, v)]
+        cache.store(_layer(op)).append(_layer(op), cache.length, *by_head)
 
     def _kv_bytes(self) -> int:
-        return sum(cache.capacity for cache in self._caches) * kv_bytes_per_token(self.config, 4)
+        return self._caches.nbytes
 
     def _weight(self, ref: WeightRef) -> np.ndarray:
         """(rows, columns) float32. A tied head and embedding are one array."""
@@ -157,15 +169,10 @@ class NumpyExecutor:
             self._weights[key] = self._store.load(ref).dequantize()
         return self._weights[key]
 
-    def _rope_rows(self, rope: RopeConfig, cache: NumpyContiguousCache, rows: int) -> np.ndarray:
-        table = self._rope.get(rope)
-        if table is None or table.shape[0] < cache.capacity:
-            table = self._rope[rope] = rope_table(rope, 0, cache.capacity)
-        return table[cache.length : cache.length + rows]
+    def _rope_rows(self, rope: RopeConfig, cache: NumpyCache, rows: int) -> np.ndarray:
+        return self._rope.rows(rope, cache.length, cache.length + rows)
 
-    def _run(
-        self, op: Op, values: dict[str, np.ndarray], tokens: np.ndarray, cache: NumpyContiguousCache
-    ) -> np.ndarray:
+    def _run(self, op: Op, values: dict[str, np.ndarray], tokens: np.ndarray, cache: NumpyCache) -> np.ndarray:
         inputs = [_read(values, tensor) for tensor in op.inputs]
         weights = [self._weight(ref) for ref in op.weights]
         rows = len(tokens)
@@ -182,7 +189,7 @@ class NumpyExecutor:
             case Rope(rope, head_dim):
                 return cpu.rotate(inputs[0], self._rope_rows(rope, cache, rows), head_dim, rope.interleaved)
             case KvAppend(rope=None):
-                cache.append(_layer(op), inputs[0], inputs[1])
+                self._append(op, cache, inputs[0], inputs[1])
                 return inputs[0]
             case KvAppend(head_dim=head_dim, rope=rope, qk_norm_eps=eps):
                 q, k, v = inputs
@@ -190,11 +197,12 @@ class NumpyExecutor:
                     q, k = cpu.rmsnorm(q, weights[0][0], eps), cpu.rmsnorm(k, weights[1][0], eps)
                 assert rope is not None
                 table = self._rope_rows(rope, cache, rows)
-                cache.append(_layer(op), cpu.rotate(k, table, head_dim, rope.interleaved), v)
+                self._append(op, cache, cpu.rotate(k, table, head_dim, rope.interleaved), v)
                 return cpu.rotate(q, table, head_dim, rope.interleaved)
             case Attention() as attention:
-                k, v = cache.view(_layer(op), cache.length + rows)
-                return cpu.attention(inputs[0], k, v, cache.length, attention)
+                first = 0 if attention.window is None else max(0, cache.length - attention.window + 1)
+                k, v = cache.store(_layer(op)).view(_layer(op), first, cache.length + rows)
+                return cpu.attention(inputs[0], k, v, cache.length, attention, first)
             case ActivationGate(activation):
                 return cpu.activate(inputs[0], activation) * inputs[1]
             case Softcap(cap):

@@ -51,10 +51,12 @@ def softcap(x: np.ndarray, cap: float) -> np.ndarray:
     return np.float32(cap) * np.tanh(x / np.float32(cap))
 
 
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, first_position: int, attributes: Attention) -> np.ndarray:
+def attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, first_position: int, attributes: Attention, first_key: int = 0
+) -> np.ndarray:
     """Causal attention of q (T, H*E), whose rows stand at first_position onwards, over k and v (K, S, E).
 
-    Key s stands at position s. Returns (T, H*E).
+    Key s stands at position first_key + s. Returns (T, H*E).
     """
     rows, num_keys = q.shape[0], k.shape[1]
     a = attributes
@@ -66,7 +68,7 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, first_position: int, 
     if a.softcap is not None:
         scores = softcap(scores, a.softcap)
     position = first_position + np.arange(rows)[:, None]  # (T, 1)
-    key = np.arange(num_keys)[None, :]  # (1, S)
+    key = first_key + np.arange(num_keys)[None, :]  # (1, S)
     visible = key <= position
     if a.window is not None:
         visible &= position - key < a.window

@@ -25,7 +25,9 @@ from inference.kernels.base import KernelPreference
 from inference.kernels.dispatch import Binding, KernelContext
 from inference.kernels.registry import check_names
 from inference.kernels.sample import RESULT_WORDS, SETTINGS_WORDS, pack_settings, unpack_result
-from inference.kv.contiguous_gpu import GpuContiguousCache
+from inference.kv.factory import GpuCaches
+from inference.kv.gpu_store import GpuMemory, GpuStore
+from inference.kv.layout import KvCache, LayerGroup
 from inference.models.config import ModelConfig, RopeConfig
 from inference.plan.build import build
 from inference.plan.explain import PlanRow, explain
@@ -50,6 +52,7 @@ LOGITS_BYTES = 64 * 1024 * 1024
 """Most memory for the logits of one step, where those of all rows are wanted."""
 
 PlanKey = tuple[int, Logits, bool]
+GpuCache = KvCache[GpuStore]
 
 
 class WebGpuExecutor:
@@ -63,6 +66,7 @@ class WebGpuExecutor:
         store: WeightStore,
         adapter: Any,
         report: AdapterReport,
+        groups: Sequence[LayerGroup],
         dtype: DType = "f32",
         kv_dtype: DType = "f32",
         preferences: Sequence[KernelPreference] = (),
@@ -97,6 +101,10 @@ class WebGpuExecutor:
         self._shared = self._make_shared_buffers()
         depth = SOFTWARE_DEPTH if self.caps.software else DEPTH
         self._queue = StepQueue(self._gpu, self._pool, self._encoder, self._shared[Binding("result")], depth)
+        memory = GpuMemory(self._gpu, self._pool, kv_dtype, self.chunk, depth, self.caps.max_binding)
+        self._caches = GpuCaches(config, groups, memory)
+        # Never filled: layouts for what is asked without a sequence at hand.
+        self._any_cache = self._caches.new(config.max_context)
         self._dispatches_per_step = 0
         self._limits = {name: self._gpu.limits[name] for name in RAISED_LIMITS}
 
@@ -104,8 +112,8 @@ class WebGpuExecutor:
         """Upload the weights; `progress` hears (weights done, weights in all). Raises DoesNotFit."""
         self._weights.upload(self.plan(1, "last"), progress)
 
-    def new_cache(self, context: int) -> GpuContiguousCache:
-        return GpuContiguousCache(self.config, context, self.kv_dtype, self._gpu, self._pool)
+    def new_cache(self, context: int) -> GpuCache:
+        return self._caches.new(context)
 
     def plan(self, rows: int, logits: Logits, sampled: bool = False) -> Plan:
         """The fused plan for a bucket of rows, made once."""
@@ -115,10 +123,12 @@ class WebGpuExecutor:
             self._plans[key] = fuse(plan, self._store.formats)
         return self._plans[key]
 
-    def forward(self, cache: GpuContiguousCache, ids: Sequence[int], logits: Logits) -> np.ndarray | None:
+    def forward(self, cache: GpuCache, ids: Sequence[int], logits: Logits) -> np.ndarray | None:
+        cache.note(cache.length, ids)
         cache.ensure(cache.length + len(ids))
         self._write_step(cache.length, ids)
         program, prepared = self._program(cache, len(ids), logits, sampled=False)
+        cache.begin()
         run_once(self._gpu, self._encoder, prepared)
         cache.length += len(ids)
         if logits == "none":
@@ -131,17 +141,17 @@ class WebGpuExecutor:
         values = np.frombuffer(self._gpu.queue.read_buffer(output, 0, size), np.float32)
         return values if logits == "last" else values.reshape(rows, -1)
 
-    def stream(
-        self, cache: GpuContiguousCache, ids: Sequence[int], request: SampleRequest
-    ) -> Generator[Sampled, None, None]:
+    def stream(self, cache: GpuCache, ids: Sequence[int], request: SampleRequest) -> Generator[Sampled, None, None]:
         if request.sampling.host_reason is not None:
             yield from host_stream(self, cache, ids, request, self.config.vocab_size)
             return
         self._write_request(request)
+        cache.note(cache.length, ids)
         cache.ensure(cache.length + len(ids))
         self._write_step(cache.length, ids)
         self._queue.reset_cost()
         self._submit(cache, len(ids))
+        next_position = cache.length
         try:
             with _short_switch_interval():
                 while True:
@@ -150,13 +160,16 @@ class WebGpuExecutor:
                         self._submit(cache, 1)
                     if not len(self._queue):
                         return
-                    yield unpack_result(self._queue.next_result())
+                    sampled = unpack_result(self._queue.next_result())
+                    cache.note(next_position, [sampled.id])
+                    next_position += 1
+                    yield sampled
         finally:
             self._queue.drain()
 
     def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
         plan = self.plan(1 if phase == "decode" else self.chunk, "last", sampled=True)
-        decisions, dispatches = decide(plan, self._context(plan, KV_BUCKETS[1]))
+        decisions, dispatches = decide(plan, self._context(plan, KV_BUCKETS[1], self._any_cache))
         formats = device_formats(self._store, plan)
         return explain(plan, decisions, "webgpu", formats, [len(group) for group in dispatches])
 
@@ -188,52 +201,59 @@ class WebGpuExecutor:
         self._pool.destroy_all()
         self._gpu.destroy()
 
-    def _grow(self, cache: GpuContiguousCache) -> None:
-        """Make room for one more token. Growing copies the cache, so the steps before it must be with the device."""
-        if cache.length == cache.capacity:
+    def _grow(self, cache: GpuCache) -> None:
+        """Make room for one more token. Growing may copy, so the steps before it must be with the device."""
+        if cache.missing(cache.length + 1):
             self._queue.wait_submitted()
             cache.ensure(cache.length + 1)
 
-    def _submit(self, cache: GpuContiguousCache, rows: int) -> None:
+    def _submit(self, cache: GpuCache, rows: int) -> None:
         program, prepared = self._program(cache, rows, "last", sampled=True)
+        cache.begin()
         self._queue.submit(prepared, measured=rows == 1)
         cache.length += rows
         if rows == 1:
             self._dispatches_per_step = len(program.dispatches)
 
-    def _program(self, cache: GpuContiguousCache, rows: int, logits: Logits, sampled: bool) -> tuple[Program, Prepared]:
+    def _program(self, cache: GpuCache, rows: int, logits: Logits, sampled: bool) -> tuple[Program, Prepared]:
         """The program for a step of `rows` that begins at the cache's length, bound to the cache's buffers."""
         row_bucket = next(bucket for bucket in ROW_BUCKETS if rows <= bucket)
         kv_bucket = next(bucket for bucket in KV_BUCKETS if cache.length + rows <= bucket)
+        versions = tuple(store.version for store in cache.stores)
         key = (row_bucket, kv_bucket, logits, sampled)
-        if key not in cache.programs:
+        if key not in cache.programs or cache.programs[key][0] != versions:
             plan = self.plan(row_bucket, logits, sampled)
             buffers = self._weights.buffers | self._shared | self._scratch_for(plan, sampled)
-            buffers |= cache.buffers | self._rope_tables(cache.capacity)
-            program = make_program(plan, self._context(plan, kv_bucket), buffers, self._gpu, self._pipelines)
-            cache.programs[key] = (program, self._encoder.prepare(program.dispatches))
-        return cache.programs[key]
+            buffers |= self._rope_tables(cache.context)
+            for store in cache.stores:
+                buffers |= store.buffers()
+            context = self._context(plan, kv_bucket, cache)
+            program = make_program(plan, context, buffers, self._gpu, self._pipelines)
+            cache.programs[key] = (versions, program, self._encoder.prepare(program.dispatches))
+        return cache.programs[key][1:]
 
-    def _context(self, plan: Plan, kv_bucket: int) -> KernelContext:
-        return KernelContext(self.caps, plan.rows, self.kv_dtype, kv_bucket, self._weights.placed, self._preferences)
+    def _context(self, plan: Plan, kv_bucket: int, cache: GpuCache) -> KernelContext:
+        layouts = {layer: cache.store(layer).layout(layer) for layer in range(self.config.num_layers)}
+        placed, preferences = self._weights.placed, self._preferences
+        return KernelContext(self.caps, plan.rows, self.kv_dtype, kv_bucket, placed, layouts, preferences)
 
     def _scratch_for(self, plan: Plan, sampled: bool) -> dict[Binding, Any]:
         key = _key(plan, sampled)
         if key not in self._scratch:
-            self._scratch[key] = make_scratch(plan, self._context(plan, KV_BUCKETS[-1]), self._pool)
+            self._scratch[key] = make_scratch(plan, self._context(plan, KV_BUCKETS[-1], self._any_cache), self._pool)
         return self._scratch[key]
 
-    def _rope_tables(self, capacity: int) -> dict[Binding, Any]:
-        """The table of each layer's rope for `capacity` positions, by layer."""
+    def _rope_tables(self, positions: int) -> dict[Binding, Any]:
+        """The table of each layer's rope for `positions` positions, by layer."""
         tables = {}
         for layer, layer_config in enumerate(self.config.layers):
             rope = layer_config.rope
             held = self._rope.get(rope)
-            if held is None or held[0] < capacity:
-                table = rope_table(rope, 0, capacity)
+            if held is None or held[0] < positions:
+                table = rope_table(rope, 0, positions)
                 buffer = self._pool.create("scratch", table.nbytes, "rope table")
                 self._pool.upload(buffer, table)
-                self._rope[rope] = (capacity, buffer)
+                self._rope[rope] = (positions, buffer)
             tables[Binding("rope", str(layer))] = self._rope[rope][1]
         return tables
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from inference.gpu.device import DeviceCaps
 from inference.kernels.base import Decision, Variant, select
-from inference.kernels.dispatch import STATE, Binding, Constant, Dispatch, KernelContext, tensor
+from inference.kernels.dispatch import STATE, Binding, Constant, Dispatch, KernelContext, layer_of, tensor
 from inference.plan.ops import Attention, Op
 
 SCRATCH = Binding("scratch", "attention")
@@ -163,6 +163,7 @@ def _constants(op: Op, context: KernelContext, attention: Attention) -> dict[str
     return {
         "X_TYPE": op.output.dtype,
         "KV_TYPE": context.kv_dtype,
+        **context.layouts[layer_of(op)].reading(),
         "NUM_HEADS": attention.num_heads,
         "NUM_KV_HEADS": attention.num_kv_heads,
         "HEAD_DIM": attention.head_dim,
@@ -174,8 +175,9 @@ def _constants(op: Op, context: KernelContext, attention: Attention) -> dict[str
     }
 
 
-def _bindings(op: Op, output: Binding) -> tuple[Binding, ...]:
-    return tensor(op.inputs[0]), output, STATE, Binding("kv", f"{op.layer}.k"), Binding("kv", f"{op.layer}.v")
+def _bindings(op: Op, context: KernelContext, output: Binding) -> tuple[Binding, ...]:
+    layout = context.layouts[layer_of(op)]
+    return tensor(op.inputs[0]), output, STATE, *layout.bindings, *layout.read_bindings
 
 
 def _lanes(request: AttentionRequest) -> int:
@@ -230,7 +232,7 @@ def _decode(op: Op, context: KernelContext, request: AttentionRequest, splits: i
         "LANES": _lanes(request),
         "LANE_GROUPS": _lane_groups(request),
     }
-    bindings = _bindings(op, SCRATCH if splits > 1 else tensor(op.output))
+    bindings = _bindings(op, context, SCRATCH if splits > 1 else tensor(op.output))
     return Dispatch("attention/decode.wgsl", constants, bindings, (request.attention.num_heads // heads, splits, 1))
 
 
@@ -257,7 +259,7 @@ def _streaming(op: Op, context: KernelContext, request: AttentionRequest) -> Dis
     constants = _constants(op, context, attention) | {"CHUNK": chunk, "SIZE": STREAMING_SIZE}
     invocations = attention.num_heads * quads // chunk
     grid = (-(-invocations // STREAMING_SIZE), request.rows, 1)
-    return Dispatch("attention/streaming.wgsl", constants, _bindings(op, tensor(op.output)), grid)
+    return Dispatch("attention/streaming.wgsl", constants, _bindings(op, context, tensor(op.output)), grid)
 
 
 def _tile(tiles: tuple[Tile, ...], storage: int, request: AttentionRequest) -> Tile:
@@ -273,4 +275,4 @@ def _prefill(op: Op, context: KernelContext, request: AttentionRequest, tile: Ti
         "STAGE_QUERIES": tile.stage_queries,
     }
     grid = (-(-request.rows * request.group_heads // tile.queries), request.attention.num_kv_heads, 1)
-    return Dispatch("attention/prefill.wgsl", constants, _bindings(op, tensor(op.output)), grid)
+    return Dispatch("attention/prefill.wgsl", constants, _bindings(op, context, tensor(op.output)), grid)

@@ -9,7 +9,7 @@ from typing import Literal
 from inference.formats.planar import PlanarFormat
 from inference.gpu.device import DeviceCaps
 from inference.kernels.base import KernelPreference
-from inference.plan.ops import DType, TensorRef, WeightRef
+from inference.plan.ops import DType, Op, TensorRef, WeightRef
 
 Constant = bool | int | float | str
 
@@ -18,7 +18,7 @@ Constant = bool | int | float | str
 class Binding:
     """A buffer by what it is for.
 
-    space "tensor": an activation. "weight": one plane of one part of a weight. "kv": "LAYER.k" or "LAYER.v".
+    space "tensor": an activation. "weight": one plane of one part of a weight. "kv": part of a KV cache, by layer.
     "rope": the table of a layer's RopeConfig, by layer. "state": `position` and `rows` of this step, u32.
     "tokens": the ids of this step, u32. "sampling", "counts", "result", "scratch": the sampler's.
     """
@@ -91,11 +91,37 @@ class DeviceWeight:
 
 
 @dataclass(frozen=True)
+class CacheLayout:
+    """How kernels find the keys and values of one layer.
+
+    shaders/kv/read_NAME.wgsl gives key_at and value_at, and declares the buffers of `bindings`, then those of
+    `read_bindings`, in this order. The shader `append` writes; shaders/kv/append.wgsl does it through store_key and
+    store_value of shaders/kv/write_NAME.wgsl, which declares the buffers of `bindings`. All may use `constants`.
+    `before_append` runs before the layer's append in each step.
+    """
+
+    name: str
+    bindings: tuple[Binding, ...]
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    read_bindings: tuple[Binding, ...] = ()
+    append: str = "kv/append.wgsl"
+    before_append: tuple[Dispatch, ...] = ()
+
+    def reading(self) -> dict[str, Constant]:
+        """The constants of a shader that reads the cache."""
+        return {"READ": f"kv/read_{self.name}.wgsl", **self.constants}
+
+    def writing(self) -> dict[str, Constant]:
+        """The constants of a shader that writes the cache."""
+        return {"WRITE": f"kv/write_{self.name}.wgsl", **self.constants}
+
+
+@dataclass(frozen=True)
 class KernelContext:
     """What selection and dispatch building may know besides the op.
 
     `rows` is the most rows of the step; `kv_bucket` the most keys that attention will see before the
-    program is made again; `weights` holds each WeightRef's place on the device.
+    program is made again; `weights` holds each WeightRef's place on the device, `layouts` each layer's cache.
     """
 
     caps: DeviceCaps
@@ -103,6 +129,7 @@ class KernelContext:
     kv_dtype: DType
     kv_bucket: int
     weights: Mapping[WeightRef, DeviceWeight]
+    layouts: Mapping[int, CacheLayout] = field(default_factory=dict)
     preferences: Sequence[KernelPreference] = field(default_factory=tuple)
 
 
@@ -112,6 +139,12 @@ def tensor(ref: TensorRef) -> Binding:
 
 
 STATE = Binding("state")
+
+
+def layer_of(op: Op) -> int:
+    """The layer of an op that lies in one."""
+    assert op.layer is not None
+    return op.layer
 
 
 def grid_for(workgroups: int, caps: DeviceCaps) -> tuple[int, int, int]:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from inference.errors import KernelUnavailable
 from inference.kernels.base import Decision
-from inference.kernels.dispatch import STATE, Binding, Constant, Dispatch, KernelContext, grid_for, tensor
+from inference.kernels.dispatch import (
+    STATE,
+    Binding,
+    Constant,
+    Dispatch,
+    KernelContext,
+    grid_for,
+    layer_of,
+    tensor,
+)
 from inference.plan.ops import (
     ActivationGate,
     Add,
@@ -26,7 +35,8 @@ def choose(op: Op, context: KernelContext) -> Decision:
         case RmsNorm():
             return Decision("workgroup", "one workgroup a norm, summed in workgroup memory")
         case KvAppend(rope=rope) if rope is not None:
-            return Decision("append_contiguous", "one workgroup a head rotates and stores it")
+            layout = context.layouts[layer_of(op)].name
+            return Decision(f"append_{layout}", "one workgroup a head rotates and stores it")
         case Add() | ActivationGate() | Softcap() | Copy():
             return Decision("elementwise", "one invocation an element")
         case _:
@@ -41,7 +51,7 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
         case RmsNorm() as norm:
             return (_rmsnorm(op, norm, context),)
         case KvAppend() as append:
-            return (_append(op, append, context),)
+            return (*context.layouts[layer_of(op)].before_append, _append(op, append, context))
         case Add():
             return (_binary(op, {"OPERATION": "add", "ACTIVATION": ""}),)
         case ActivationGate(activation):
@@ -97,12 +107,14 @@ def _rmsnorm(op: Op, norm: RmsNorm, context: KernelContext) -> Dispatch:
 def _append(op: Op, append: KvAppend, context: KernelContext) -> Dispatch:
     q, k, v = op.inputs
     assert append.rope is not None
+    layout = context.layouts[layer_of(op)]
     constants: dict[str, Constant] = {
         **_source("Q", q),
         **_source("K", k),
         **_source("V", v),
         "X_TYPE": op.output.dtype,
         "KV_TYPE": context.kv_dtype,
+        **layout.writing(),
         "NUM_HEADS": append.num_heads,
         "NUM_KV_HEADS": append.num_kv_heads,
         "HEAD_DIM": append.head_dim,
@@ -113,12 +125,10 @@ def _append(op: Op, append: KvAppend, context: KernelContext) -> Dispatch:
         "SIZE": 64,
     }
     norms = tuple(context.weights[ref].bindings(0)[0] for ref in op.weights)
-    cache = (Binding("kv", f"{op.layer}.k"), Binding("kv", f"{op.layer}.v"))
-    bindings = (
-        tensor(q), tensor(k), tensor(v), *norms, Binding("rope", str(op.layer)), tensor(op.output), *cache, STATE
-    )  # fmt: skip
+    rope = Binding("rope", str(op.layer))
+    bindings = (tensor(q), tensor(k), tensor(v), *norms, rope, tensor(op.output), STATE, *layout.bindings)
     return Dispatch(
-        "kv/append_contiguous.wgsl",
+        layout.append,
         constants,
         bindings,
         (append.num_heads + 2 * append.num_kv_heads, op.output.rows, 1),

@@ -1,87 +1,140 @@
-"""The contiguous layout in NumPy: one K and one V array a layer, (K, capacity, E), grown in steps."""
+"""The contiguous layout: one K and one V array a layer, position by position, grown in steps up to the context."""
 
 from __future__ import annotations
 
-from weakref import WeakSet
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from inference.errors import ContextFull
-from inference.events import KvStats
-from inference.kv.layout import grown_capacity, kv_bytes_per_token
+from inference.events import KvGroupStats
+from inference.kernels.dispatch import Binding, CacheLayout
+from inference.kv.gpu_store import BufferSet, GpuMemory
+from inference.kv.host_arrays import HostMemory, LayerArrays
+from inference.kv.layout import LayerGroup, grown_capacity
 from inference.models.config import ModelConfig
 
 
-class NumpyContiguousCache:
-    """Keys and values in host memory, f32, heads first so that each head's keys are one BLAS operand.
+def contiguous_stats(group: LayerGroup, row_bytes: int, length: int, capacity: int, context: int) -> KvGroupStats:
+    """Stats of a layout that takes `row_bytes` a token and layer for K and V together."""
+    token_bytes = len(group.layers) * row_bytes
+    return KvGroupStats(
+        layout=group.layout,
+        reason=group.reason,
+        layers=group.layers,
+        held_tokens=length,
+        used_bytes=length * token_bytes,
+        allocated_bytes=capacity * token_bytes,
+        capacity_bytes=context * token_bytes,
+    )
 
-    It and its forks enter themselves in `siblings`, by which the executor knows what memory is held.
-    """
 
-    def __init__(self, config: ModelConfig, context: int, siblings: WeakSet[NumpyContiguousCache]) -> None:
-        siblings.add(self)
-        self.config = config
-        self.context = context
-        self.length = 0
-        self.capacity = 0
-        self._siblings = siblings
-        self._keys: list[np.ndarray] = []
-        self._values: list[np.ndarray] = []
+class NumpyContiguous:
+    """In host memory, f32, (K, capacity, E): heads first, so that each head's keys are one BLAS operand."""
 
-    def ensure(self, tokens: int) -> None:
-        if tokens > self.context:
-            raise ContextFull(f"{tokens} tokens exceed the context of {self.context}")
-        if tokens <= self.capacity:
-            return
-        capacity = grown_capacity(tokens, self.context)
-        self._keys = self._resized(self._keys, capacity)
-        self._values = self._resized(self._values, capacity)
-        self.capacity = capacity
+    def __init__(self, group: LayerGroup, config: ModelConfig, context: int, memory: HostMemory) -> None:
+        self.group = group
+        self._config = config
+        self._context = context
+        self._memory = memory
+        self._capacity = 0
+        self._arrays = LayerArrays(group.layers, memory)
 
-    def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
-        """Store k and v (T, K*E) at positions length .. length + T - 1; `length` itself moves at the step's end."""
-        end = self.length + k.shape[0]
-        shape = (k.shape[0], self.config.num_kv_heads, self.config.head_dim)
-        # (T, K, E) -> (K, T, E)
-        self._keys[layer][:, self.length : end] = k.reshape(shape).transpose(1, 0, 2)
-        self._values[layer][:, self.length : end] = v.reshape(shape).transpose(1, 0, 2)
+    def missing(self, tokens: int, length: int) -> bool:
+        return tokens > self._capacity
 
-    def view(self, layer: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values of the first `tokens` positions, each (K, tokens, E)."""
-        return self._keys[layer][:, :tokens], self._values[layer][:, :tokens]
+    def ensure(self, tokens: int, length: int) -> None:
+        capacity = grown_capacity(tokens, self._context)
+        self._arrays.resize((self._config.num_kv_heads, capacity, self._config.head_dim), axis=1, keep=length)
+        self._capacity = capacity
 
-    def truncate(self, length: int) -> None:
-        self.length = min(self.length, length)
+    def append(self, layer: int, start: int, k: np.ndarray, v: np.ndarray) -> None:
+        self._arrays.keys[layer][:, start : start + k.shape[1]] = k
+        self._arrays.values[layer][:, start : start + k.shape[1]] = v
 
-    def fork(self) -> NumpyContiguousCache:
-        other = NumpyContiguousCache(self.config, self.context, self._siblings)
-        other.length = self.length
-        other.capacity = self.capacity
-        other._keys = [array.copy() for array in self._keys]
-        other._values = [array.copy() for array in self._values]
+    def view(self, layer: int, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._arrays.keys[layer][:, first:end], self._arrays.values[layer][:, first:end]
+
+    def begin(self, length: int) -> None:
+        pass
+
+    def truncate(self, length: int, present: int) -> int:
+        return length
+
+    def fork(self, length: int) -> NumpyContiguous:
+        other = NumpyContiguous(self.group, self._config, self._context, self._memory)
+        other._capacity, other._arrays = self._capacity, self._arrays.copy()
         return other
 
-    def stats(self) -> KvStats:
-        per_token = kv_bytes_per_token(self.config, itemsize=4)
-        return KvStats(
-            layout="contiguous",
-            tokens=self.length,
-            capacity_tokens=self.capacity,
-            context=self.context,
-            used_bytes=self.length * per_token,
-            capacity_bytes=self.capacity * per_token,
-        )
+    def stats(self, length: int, context: int) -> KvGroupStats:
+        return contiguous_stats(self.group, 2 * self._config.kv_size * 4, length, self._capacity, context)
+
+    def cells(self, length: int) -> str:
+        return "k" * length + "f" * (self._capacity - length)
 
     def close(self) -> None:
-        self._keys, self._values = [], []
-        self.capacity = self.length = 0
+        self._arrays.clear()
+        self._capacity = 0
 
-    def _resized(self, arrays: list[np.ndarray], capacity: int) -> list[np.ndarray]:
-        c = self.config
-        resized = []
-        for layer in range(c.num_layers):
-            array = np.zeros((c.num_kv_heads, capacity, c.head_dim), np.float32)
-            if arrays:
-                array[:, : self.length] = arrays[layer][:, : self.length]
-            resized.append(array)
-        return resized
+
+class GpuContiguous:
+    """In GPU buffers of the cache's dtype, (capacity, K, E)."""
+
+    def __init__(self, group: LayerGroup, config: ModelConfig, context: int, memory: GpuMemory) -> None:
+        self.group = group
+        self._config = config
+        self._context = context
+        self._memory = memory
+        self._capacity = 0
+        self._buffers = BufferSet(memory)
+
+    @property
+    def _row_bytes(self) -> int:
+        """Bytes of the K (or V) of one token in one layer."""
+        return self._config.kv_size * self._memory.itemsize
+
+    @property
+    def version(self) -> int:
+        return self._buffers.version
+
+    def buffers(self) -> Mapping[Binding, Any]:
+        return self._buffers.by_binding
+
+    def layout(self, layer: int) -> CacheLayout:
+        """How kernels find the cache."""
+        return CacheLayout("contiguous", (Binding("kv", f"{layer}.k"), Binding("kv", f"{layer}.v")))
+
+    def missing(self, tokens: int, length: int) -> bool:
+        return tokens > self._capacity
+
+    def ensure(self, tokens: int, length: int) -> None:
+        capacity = grown_capacity(tokens, self._context)
+        sizes = {
+            Binding("kv", f"{layer}.{part}"): capacity * self._row_bytes
+            for layer in self.group.layers
+            for part in ("k", "v")
+        }
+        self._buffers.replace(sizes, keep_bytes=length * self._row_bytes)
+        self._capacity = capacity
+
+    def begin(self, length: int) -> None:
+        pass
+
+    def truncate(self, length: int, present: int) -> int:
+        return length
+
+    def fork(self, length: int) -> GpuContiguous:
+        other = GpuContiguous(self.group, self._config, self._context, self._memory)
+        other._buffers = self._buffers.copy(keep_bytes=length * self._row_bytes)
+        other._capacity = self._capacity
+        return other
+
+    def stats(self, length: int, context: int) -> KvGroupStats:
+        return contiguous_stats(self.group, 2 * self._row_bytes, length, self._capacity, context)
+
+    def cells(self, length: int) -> str:
+        return "k" * length + "f" * (self._capacity - length)
+
+    def close(self) -> None:
+        self._buffers.close()
+        self._capacity = 0

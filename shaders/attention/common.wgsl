@@ -17,7 +17,8 @@ const LOWEST: f32 = -1e30;
 
 @group(0) @binding(0) var<storage, read> q: array<vec4<${X_TYPE}>>;
 @group(0) @binding(2) var<storage, read> state: array<u32>;
-//% include "attention/read_contiguous.wgsl"
+//% set CACHE_AT = 3
+//% include READ
 
 // 4 columns of a scaled query.
 fn query_at(row: u32, head: u32, quad: u32) -> vec4<f32> {

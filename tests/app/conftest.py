@@ -11,10 +11,19 @@ from app.chat_app import ChatApp, Start
 from app.engine_thread import EngineThread
 from app.model_list import ModelEntry
 from app.settings import Settings
+from inference.fit import Fit
 from tests.app.scripted_engine import Script, ScriptedEngine, opener, resolve
 
 ENTRIES = [
-    ModelEntry("smollm2-135m-instruct", "SmolLM2 135M Instruct", 98 << 20, Path("/models/smollm2"), 8192, "Apache-2.0"),
+    ModelEntry(
+        "smollm2-135m-instruct",
+        "SmolLM2 135M Instruct",
+        98 << 20,
+        Path("/models/smollm2"),
+        8192,
+        "Apache-2.0",
+        fit=Fit(600 << 20, 8 << 30),
+    ),
     ModelEntry("gemma-3-270m-it", "Gemma 3 270M", 265 << 20, None, 32768, "Gemma", starter=True),
 ]
 
@@ -35,7 +44,7 @@ def make_app(tmp_path: Path) -> Callable[..., MadeApp]:
         settings_file = tmp_path / "settings.toml"
         start = Start(model=model, system=system)
         thread = EngineThread(resolve, open_engine)
-        app = MadeApp(thread, lambda: list(ENTRIES), settings or Settings(), settings_file, start)
+        app = MadeApp(thread, lambda device: list(ENTRIES), settings or Settings(), settings_file, start)
         app.engines, app.settings_file = engines, settings_file
         return app
 

@@ -8,8 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from inference.errors import ModelNotFound
-from inference.events import Event, Finished, KvStats, Loading, MemoryStats, Notice, Prefill, Stats, Timings, Token
+from inference.errors import LayoutUnavailable, ModelNotFound
+from inference.events import (
+    Event,
+    Finished,
+    KvGroupStats,
+    KvMapGroup,
+    KvStats,
+    Loading,
+    MemoryStats,
+    Notice,
+    Prefill,
+    Stats,
+    Timings,
+    Token,
+)
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 
@@ -49,12 +62,39 @@ class ScriptedInfo:
     load_s: float = 0.5
 
 
+WINDOW, SLOTS, LAYER_BYTES = 24, 40, 2880
+
+
 @dataclass
 class ScriptedSequence:
+    """Layers 0, 1 and 3 in a small ring, layer 2 in pages."""
+
     tokens: int = 0
 
     def kv_stats(self) -> KvStats:
-        return KvStats("contiguous", self.tokens, 2048, 2048, self.tokens * 11520, 2048 * 11520)
+        pages, ring = -(-self.tokens // 32) * 32, min(self.tokens, SLOTS)
+        groups = (
+            KvGroupStats("ring", "a window", (0, 1, 3), ring, *(3 * LAYER_BYTES * n for n in (ring, SLOTS, SLOTS))),
+            KvGroupStats(
+                "paged", "no window", (2,), self.tokens, *(LAYER_BYTES * n for n in (self.tokens, pages, 2048))
+            ),
+        )
+        sums = (
+            sum(getattr(group, name) for group in groups)
+            for name in ("used_bytes", "allocated_bytes", "capacity_bytes")
+        )
+        return KvStats("ring (3 layers), paged (1 layers)", self.tokens, 2048, *sums, groups)
+
+    def kv_map(self) -> tuple[KvMapGroup, ...]:
+        slots = ["f"] * SLOTS
+        for position in range(self.tokens):
+            slots[position % SLOTS] = "k" if position > self.tokens - WINDOW else "o"
+        pages = "k" * self.tokens + "f" * (-self.tokens % 32)
+        ring, paged = self.kv_stats().groups
+        return (
+            KvMapGroup("ring", (0, 1, 3), WINDOW, True, "".join(slots), SLOTS, ring.used_bytes, ring.allocated_bytes),
+            KvMapGroup("paged", (2,), None, False, pages, 2048, paged.used_bytes, paged.allocated_bytes),
+        )
 
 
 def plan_rows(layers: int, phase: str) -> list[PlanRow]:
@@ -95,6 +135,7 @@ class ScriptedTokenizer:
 @dataclass
 class ScriptedEngine:
     script: Script = field(default_factory=Script)
+    kv: str = "auto"
     closed: bool = False
     prompts: list[Any] = field(default_factory=list)
 
@@ -103,7 +144,9 @@ class ScriptedEngine:
 
     @property
     def info(self) -> ScriptedInfo:
-        return ScriptedInfo(self.script.model, path=f"/models/{self.script.model}.gguf", notices=self.script.notices)
+        path = f"/models/{self.script.model}.gguf"
+        layout = "ring (3 layers), paged (1 layers)" if self.kv == "auto" else self.kv
+        return ScriptedInfo(self.script.model, path=path, kv_layout=layout, notices=self.script.notices)
 
     def sequence(self) -> ScriptedSequence:
         return ScriptedSequence()
@@ -166,9 +209,9 @@ class ScriptedEngine:
             now = time.perf_counter()
             if now - last_stats > 0.1:
                 last_stats = now
-                yield Stats(self.memory(), sequence.kv_stats(), self._timings(started, made, words))
+                yield Stats(self.memory(), sequence.kv_stats(), self._timings(started, made, words), sequence.kv_map())
         timings = self._timings(started, made, words)
-        yield Stats(self.memory(), sequence.kv_stats(), timings)
+        yield Stats(self.memory(), sequence.kv_stats(), timings, sequence.kv_map())
         yield Finished(reason, timings)  # type: ignore[arg-type]
 
     def _timings(self, started: float, made: int, words: int) -> Timings:
@@ -180,7 +223,7 @@ def opener(*scripts: Script) -> tuple[Callable[..., ScriptedEngine], list[Script
     """An `open_engine` that plays the scripts in turn (the last one again and again), and the engines it made."""
     made: list[ScriptedEngine] = []
 
-    def open_engine(path: str, progress: Callable[[Loading | Notice], None]) -> ScriptedEngine:
+    def open_engine(path: str, kv: str, progress: Callable[[Loading | Notice], None]) -> ScriptedEngine:
         script = scripts[min(len(made), len(scripts) - 1)]
         for step in range(script.load_steps):
             time.sleep(script.step_s)
@@ -189,13 +232,16 @@ def opener(*scripts: Script) -> tuple[Callable[..., ScriptedEngine], list[Script
             made.append(ScriptedEngine(script))
             raise script.load_error
         made.append(ScriptedEngine(script))
+        made[-1].kv = kv
         return made[-1]
 
     return open_engine, made
 
 
-def resolve(model: str, progress: Callable[[Loading | Notice], None], cancelled: Callable[[], bool]) -> str:
-    """A `resolve` that finds every model at once, but for those whose name begins with `missing`."""
+def resolve(model: str, kv: str, progress: Callable[[Loading | Notice], None], cancelled: Callable[[], bool]) -> str:
+    """A `resolve` that finds every model at once, but for those whose name begins with `missing`; none has a window."""
+    if kv == "ring":
+        raise LayoutUnavailable(f"the ring layout needs layers with a sliding window, {model} has none")
     if model.startswith("missing"):
         raise ModelNotFound(f"{model} is neither a file nor a model of the catalogue.")
     return f"/models/{model}"

@@ -105,16 +105,17 @@ def test_json_has_the_whole_contract(chat: Any, model: str, capfd: pytest.Captur
     assert (result["output_tokens"], result["text"], result["finish_reason"]) == ([0, 1], "Hello there", "length")
     assert set(result["timings"]) == {"load_s", "prefill_s", "prefill_tps", "decode_s", "decode_tps", "ttft_s"}
     assert set(result["memory"]) == {"weights_bytes", "kv_bytes", "scratch_bytes", "peak_bytes"}
-    assert set(result["kv"]) == {"layout", "capacity_bytes", "used_bytes", "tokens"}
+    assert set(result["kv"]) == {"layout", "capacity_bytes", "allocated_bytes", "used_bytes", "tokens"}
     assert [set(kernel) for kernel in result["kernels"]] == [{"op", "variant", "reason"}]
 
 
 def test_options_reach_the_engine_from_both_sides_of_the_command(chat: Any, model: str) -> None:
     arguments = ("--context", "64", "ask", "x", "-m", model, "--device", "cpu", "--gpu-memory", "2G", "--dtype", "f32")
-    assert chat(*arguments, "--kernels", "force:tiled", "--extend-context") == 0
+    assert chat(*arguments, "--kernels", "force:tiled", "--extend-context", "--kv", "tiered-int8") == 0
     call = chat.calls[0]
     assert (call["context"], call["device"], call["gpu_memory"]) == (64, "cpu", 2 << 30)
     assert (call["dtype"], call["kernels"], call["extend_context"]) == ("f32", ("force:tiled",), True)
+    assert call["kv"] == "tiered-int8"
 
 
 def test_the_last_model_used_is_used_again(chat: Any, model: str) -> None:
@@ -136,6 +137,10 @@ def test_the_last_model_used_is_used_again(chat: Any, model: str) -> None:
         ("ask", "x", "--no-such-option"),
         ("models", "pull"),
         ("bench", "--prompt", "0"),
+        ("bench", "--kv", "paged,heap"),
+        ("bench", "--kv", "all", "--prompt", "5"),
+        ("bench", "--kv", "all", "--depth", "5,6"),
+        ("ask", "x", "--kv", "heap"),
     ],
 )
 def test_wrong_usage_gives_2(chat: Any, model: str, arguments: tuple[str, ...], capfd: Any) -> None:

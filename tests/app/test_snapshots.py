@@ -32,7 +32,7 @@ def height(t: float) -> float:
 | 東京 | 1.9 |
 | Saint-Malo | 12.2 |
 """
-KEYS = {"chat": (), "dtypes": ("f2",), "memory": ("f3",), "help": ("f1",), "models": ("f5",)}
+KEYS = {"chat": (), "dtypes": ("f2",), "memory": ("f3",), "kv": ("f4",), "help": ("f1",), "models": ("f5",)}
 SIZES = [(120, 40), (80, 24)]
 
 
@@ -52,7 +52,7 @@ async def talk(pilot: Pilot[None]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("screen", ["chat", "dtypes", "memory", "help", "models"])
+@pytest.mark.parametrize("screen", ["chat", "dtypes", "memory", "kv", "help", "models"])
 def test_screen(snap_compare: Any, make_app: Callable[..., MadeApp], steady: None, size: Any, screen: str) -> None:
     async def run_before(pilot: Pilot[None]) -> None:
         await talk(pilot)

@@ -11,6 +11,7 @@ import numpy as np
 from inference.cpu.executor import NumpyExecutor
 from inference.executor import Executor
 from inference.formats.gguf import open_gguf
+from inference.kv.choose import choose_layouts
 from inference.models.config import ModelConfig
 from inference.models.families import config_from_gguf
 from inference.plan.ops import Logits
@@ -27,17 +28,19 @@ def open_store(path: Path) -> tuple[ModelConfig, WeightStore]:
     return config, WeightStore(file, config)
 
 
-def open_numpy(path: Path, fused: bool = True) -> NumpyExecutor:
+def open_numpy(path: Path, fused: bool = True, kv: str = "auto") -> NumpyExecutor:
     """The NumPy executor over a GGUF file. It reads its weights when they are first needed."""
-    return NumpyExecutor(*open_store(path), fused=fused)
+    config, store = open_store(path)
+    return NumpyExecutor(config, store, choose_layouts(config, kv), fused)
 
 
-def open_webgpu(path: Path, **options: Any) -> WebGpuExecutor:
+def open_webgpu(path: Path, kv: str = "auto", **options: Any) -> WebGpuExecutor:
     """The WebGPU executor over a GGUF file on this machine's best adapter, its weights uploaded."""
     from inference.gpu.device import choose_adapter
     from inference.gpu.executor import WebGpuExecutor
 
-    executor = WebGpuExecutor(*open_store(path), *choose_adapter(), **options)
+    config, store = open_store(path)
+    executor = WebGpuExecutor(config, store, *choose_adapter(), choose_layouts(config, kv), **options)
     executor.load()
     return executor
 

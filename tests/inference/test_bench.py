@@ -15,7 +15,7 @@ Tiny = Callable[[str], Path]
 
 @pytest.fixture
 def engine(tiny: Tiny) -> Iterator[Engine]:
-    opened = Engine.open(tiny("llama") / "gguf" / "model-q8_0.gguf", device="cpu")
+    opened = Engine.open(tiny("llama") / "gguf" / "model-q8_0.gguf", device="cpu", kv="contiguous")
     yield opened
     opened.close()
 
@@ -49,6 +49,7 @@ def test_the_report_is_text_for_people_and_plain_data(engine: Engine) -> None:
     data = json.loads(json.dumps(report.to_json()))
     assert data["decode"][0]["tps"] == report.decode[0].tps
     assert data["device"] == "cpu"
+    assert data["kv_layout"] == rows["KV cache"] == "contiguous"
 
 
 def test_the_cache_is_filled_to_the_depth_and_freed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

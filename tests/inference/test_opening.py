@@ -18,12 +18,14 @@ from inference.errors import (
     DeviceUnavailable,
     DoesNotFit,
     KernelUnavailable,
+    LayoutUnavailable,
     ModelNotFound,
     UnsupportedModel,
 )
 from inference.events import Loading, Notice
 from inference.gpu import executor
 from inference.gpu.device import DeviceCaps
+from inference.sequence import Sequence
 from tests.inference.gguf_variants import rewrite
 from tests.inference.replies import GREEDY, IDS, ids_of, reply
 
@@ -43,7 +45,7 @@ def test_what_was_opened(llama: Path) -> None:
     engine = Engine.open(llama, device="cpu")
     info = engine.info
     assert (info.model, info.family, info.device, info.device_reason) == ("model-f16", "llama", "cpu", "asked for")
-    assert (info.dtype, info.kv_layout, info.context, info.num_layers) == ("f32", "contiguous", 512, 4)
+    assert (info.dtype, info.kv_layout, info.context, info.num_layers) == ("f32", "paged", 512, 4)
     assert info.path == str(llama) and info.notices == () and info.load_s > 0
     engine.close()
 
@@ -95,21 +97,27 @@ def test_a_context_beyond_the_models_own_must_be_asked_for(llama: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("webgpu", marks=pytest.mark.gpu)])
-def test_a_cache_that_grows_keeps_what_it_holds(llama: Path, device: Any) -> None:
+@pytest.mark.parametrize(("kv", "before", "after"), [("contiguous", 1024, 1200), ("paged", 1024, 1056)])
+def test_a_cache_that_grows_keeps_what_it_holds(llama: Path, device: Any, kv: str, before: int, after: int) -> None:
     """Across the step of 1024 tokens: while the prompt is computed, while decoding, and for a fork."""
     ids = [(13 * i + i // 7) % 500 for i in range(1040)]
-    engine = Engine.open(llama, device=device, dtype="f32", context=1200, extend_context=True)
+    engine = Engine.open(llama, device=device, kv=kv, dtype="f32", context=1200, extend_context=True)
+    token_bytes = 2 * engine.config.num_layers * engine.config.kv_size * 4
+
+    def capacity(sequence: Sequence) -> float:
+        return sequence.kv_stats().allocated_bytes / token_bytes
+
     sequence = engine.sequence()
     sequence.set_ids(ids[:1018])
-    assert sequence.kv_stats().capacity_tokens == 1024
+    assert capacity(sequence) == before
     fork = sequence.fork()
     events = reply(engine, ids[:1018], max_tokens=12, sequence=sequence)
-    assert sequence.kv_stats().capacity_tokens == 1200
+    assert capacity(sequence) == after
     whole = Engine.open(llama, device="cpu", context=1200, extend_context=True)
     expected = ids_of(reply(whole, ids[:1018], max_tokens=12))
     assert ids_of(events) == expected
     np.testing.assert_allclose(fork.append(ids[1018:]), whole.logits(ids, [1039])[0], atol=2e-4)
-    assert fork.kv_stats().capacity_tokens == 1200
+    assert capacity(fork) == after
     engine.close()
     whole.close()
 
@@ -167,13 +175,16 @@ def test_an_unknown_family(tiny: Tiny, tmp_path: Path) -> None:
         Engine.open(path, device="cpu")
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"kv": "heap"}, {"kernels": ["gemv"]}, {"kernels": ["always:gemv"]}, {"kernels": ["force:"]}]
-)
+@pytest.mark.parametrize("wrong", [{"kernels": ["gemv"]}, {"kernels": ["always:gemv"]}, {"kernels": ["force:"]}])
 @pytest.mark.gpu
 def test_options_that_are_misspelt(llama: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="expected"):
         Engine.open(llama, device="webgpu", **wrong)
+
+
+def test_a_layout_that_does_not_exist(llama: Path) -> None:
+    with pytest.raises(LayoutUnavailable, match="no KV layout 'heap'; choose auto or one of contiguous, paged"):
+        Engine.open(llama, device="cpu", kv="heap")
 
 
 # WebGPU only
@@ -227,22 +238,27 @@ def test_too_little_memory_for_the_weights(llama: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_too_little_memory_to_grow_leaves_the_cache_as_it_was(llama: Path) -> None:
-    measured = Engine.open(llama, device="webgpu", dtype="f32", context=3000, extend_context=True)
+@pytest.mark.parametrize("kv", ["contiguous", "paged"])
+def test_too_little_memory_to_grow_leaves_the_cache_as_it_was(llama: Path, kv: str) -> None:
+    measured = Engine.open(llama, device="webgpu", kv=kv, dtype="f32", context=3000, extend_context=True)
     sequence = measured.sequence()
     sequence.append(IDS)
     reply(measured, sequence=sequence)
     enough = measured.memory().peak_bytes + 600_000
     measured.close()
     ids = [(7 * i) % 500 for i in range(1030)]
-    engine = Engine.open(llama, device="webgpu", dtype="f32", context=3000, extend_context=True, gpu_memory=enough)
+    engine = Engine.open(
+        llama, device="webgpu", kv=kv, dtype="f32", context=3000, extend_context=True, gpu_memory=enough
+    )
     sequence = engine.sequence()
     sequence.set_ids(ids[:1000])
     held = engine.memory().kv_bytes
-    with pytest.raises(DoesNotFit, match="kv cache"):
-        sequence.append(ids[1000:])
-    assert engine.memory().kv_bytes == held
-    assert sequence.kv_stats().capacity_tokens == 1024
+    before = sequence.kv_stats()
+    for _ in range(2):
+        with pytest.raises(DoesNotFit, match="kv cache"):
+            sequence.append(ids[1000:])
+        assert engine.memory().kv_bytes == held
+        assert sequence.kv_stats() == before
     cpu = Engine.open(llama, device="cpu")
     sequence.truncate(300)
     np.testing.assert_allclose(sequence.append([9]), cpu.logits([*ids[:300], 9], [300])[0], atol=1e-4)
@@ -270,7 +286,10 @@ def test_f16_storage(tiny: Tiny, family: str) -> None:
     sequence = engine.sequence()
     sequence.append(IDS)
     stats = sequence.kv_stats()
-    assert stats.used_bytes == len(IDS) * 2 * engine.config.num_layers * engine.config.kv_size * 2
+    assert stats.layout == {"llama": "paged", "gemma3_text": "ring (7 layers), paged (1 layers)"}[family]
+    held = sum(len(group.layers) * group.held_tokens for group in stats.groups)
+    assert held == len(IDS) * engine.config.num_layers
+    assert stats.used_bytes == held * 2 * engine.config.kv_size * 2
     engine.close()
 
 

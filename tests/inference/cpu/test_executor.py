@@ -43,7 +43,9 @@ def test_steps_of_any_size_give_the_same(executor: NumpyExecutor, sizes: tuple[i
     np.testing.assert_allclose(np.concatenate(rows), run_ids(executor, IDS, "all"), atol=1e-5)
 
 
-def test_weights_and_kv_are_accounted_for(executor: NumpyExecutor) -> None:
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+def test_weights_and_kv_are_accounted_for(tiny: Tiny, family: str) -> None:
+    executor = open_numpy(tiny(family) / "gguf" / "model-f16.gguf", kv="contiguous")
     executor.load()
     before = executor.memory()
     assert before.kv_bytes == 0
@@ -51,14 +53,15 @@ def test_weights_and_kv_are_accounted_for(executor: NumpyExecutor) -> None:
     cache = executor.new_cache(10)
     executor.forward(cache, IDS, "none")
     c = executor.config
-    held = 2 * c.num_layers * c.kv_size * 4 * cache.capacity
-    assert executor.memory().kv_bytes == held == cache.stats().capacity_bytes
+    held = 2 * c.num_layers * c.kv_size * 4 * cache.context
+    assert executor.memory().kv_bytes == held == cache.stats().allocated_bytes
     cache.close()
     after = executor.memory()
     assert (after.kv_bytes, after.peak_bytes) == (0, before.weights_bytes + held)
 
 
-def test_a_fork_is_accounted_for(executor: NumpyExecutor) -> None:
+def test_a_fork_is_accounted_for(tiny: Tiny) -> None:
+    executor = open_numpy(tiny("llama") / "gguf" / "model-f16.gguf", kv="contiguous")
     cache = executor.new_cache(10)
     executor.forward(cache, IDS[:3], "none")
     one = executor.memory().kv_bytes

@@ -39,13 +39,14 @@ def run(
     dispatches: Sequence[Dispatch],
     inputs: Mapping[Binding, np.ndarray],
     outputs: Mapping[Binding, tuple[tuple[int, ...], Any]],
+    held: Mapping[Binding, Any] | None = None,
 ) -> dict[Binding, np.ndarray]:
     """Run `dispatches`; `outputs` maps each output binding to (shape, dtype). Outputs are poisoned before.
 
-    A binding in both is uploaded and read back (a cache that is appended to).
+    A binding in both is uploaded and read back (a cache that is appended to). `held` are buffers that there are.
     """
     usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
-    buffers: dict[Binding, Any] = {}
+    buffers: dict[Binding, Any] = dict(held or {})
     for binding, (shape, dtype) in outputs.items():
         words = -(-int(np.prod(shape)) * np.dtype(dtype).itemsize // 4)
         data = np.full(max(words, 4), POISON, np.uint32)

@@ -1,4 +1,6 @@
-"""Attention kernels against NumPy: every variant, storage type and sharing of heads, many shapes and masks."""
+"""Attention kernels against NumPy: every variant, storage type and sharing of heads, many shapes and masks.
+
+The cache is contiguous; test_layouts.py has the other layouts."""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from inference.errors import KernelUnavailable
 from inference.gpu.device import DeviceCaps
 from inference.kernels import attention
 from inference.kernels.base import Decision, KernelPreference
-from inference.kernels.dispatch import STATE, Binding, KernelContext, tensor
+from inference.kernels.dispatch import STATE, Binding, CacheLayout, KernelContext, tensor
 from inference.plan.ops import Attention, DType, Op, TensorRef
 from tests.inference.kernels.harness import POISON, Gpu, run
 
@@ -21,6 +23,7 @@ PREFILL = ["prefill_tiled", "prefill_small", "prefill_streaming"]
 STORAGE: list[tuple[DType, DType]] = [("f32", "f32"), ("f32", "f16"), ("f16", "f16")]  # q and output, cache
 HEADS = {"MHA": (2, 2), "GQA": (6, 2), "MQA": (4, 1)}
 NUMPY = {"f32": np.float32, "f16": np.float16}
+CONTIGUOUS = CacheLayout("contiguous", (Binding("kv", "3.k"), Binding("kv", "3.v")))
 
 
 def shape(heads: str = "GQA", head_dim: int = 64, window: int | None = None, softcap: float | None = None) -> Attention:
@@ -41,7 +44,7 @@ def make_context(
     caps: DeviceCaps, rows: int, kv_dtype: DType, bucket: int, variant: str | None = None
 ) -> KernelContext:
     preferences = () if variant is None else (KernelPreference(variant, True),)
-    return KernelContext(caps, rows, kv_dtype, bucket, {}, preferences)
+    return KernelContext(caps, rows, kv_dtype, bucket, {}, {3: CONTIGUOUS}, preferences)
 
 
 def check(

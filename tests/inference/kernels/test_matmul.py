@@ -71,9 +71,8 @@ def check(
         "matmul", "test", 0, (x_ref, residual_ref) if attributes.residual else (x_ref,), y_ref, attributes,
         (weight_ref, norm_ref) if attributes.norm_eps is not None else (weight_ref,),
     )  # fmt: skip
-    context = KernelContext(
-        gpu.caps, max_rows, "f32", 1, {weight_ref: placed, norm_ref: placed_norm}, (KernelPreference(variant, True),)
-    )
+    weights = {weight_ref: placed, norm_ref: placed_norm}
+    context = KernelContext(gpu.caps, max_rows, "f32", 1, weights, preferences=(KernelPreference(variant, True),))
     decision = matmul.choose(op, context)
     assert decision.variant == variant
     dispatches = matmul.dispatches(op, decision, context)

@@ -12,7 +12,7 @@ from inference.cpu import ops as cpu
 from inference.errors import KernelUnavailable
 from inference.formats.planar import PlanarTensor, from_dense
 from inference.kernels import simple
-from inference.kernels.dispatch import STATE, Binding, DeviceWeight, KernelContext, tensor
+from inference.kernels.dispatch import STATE, Binding, CacheLayout, DeviceWeight, KernelContext, tensor
 from inference.models.config import RopeConfig
 from inference.plan.ops import (
     ActivationGate,
@@ -49,8 +49,10 @@ def run_op(
 ) -> dict[Binding, np.ndarray]:
     if any("f16" in (t.dtype, kv_dtype) for t in (*op.inputs, op.output)) and not gpu.caps.f16:
         pytest.skip("the adapter has no f16")
+    cache = CacheLayout("contiguous", (Binding("kv", f"{op.layer}.k"), Binding("kv", f"{op.layer}.v")))
+    placed = {ref: weight for ref, (weight, _) in weights.items()}
     context = KernelContext(
-        gpu.caps, op.output.rows, kv_dtype, 1, {ref: placed for ref, (placed, _) in weights.items()}
+        gpu.caps, op.output.rows, kv_dtype, 1, placed, {} if op.layer is None else {op.layer: cache}
     )
     dispatches = simple.dispatches(op, simple.choose(op, context), context)
     arrays = dict(inputs)

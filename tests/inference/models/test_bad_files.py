@@ -8,10 +8,9 @@ import gguf
 import numpy as np
 import pytest
 
-from inference.cpu.executor import NumpyExecutor
 from inference.errors import BadModelFile, GlasschatError, UnsupportedModel
 from tests.inference.gguf_variants import rewrite
-from tests.inference.opening import open_store
+from tests.inference.opening import open_numpy, open_store
 
 Tiny = Callable[[str], Path]
 
@@ -19,7 +18,7 @@ Tiny = Callable[[str], Path]
 def refusal(path: Path, error: type[GlasschatError]) -> str:
     """The message with which opening the file is refused."""
     with pytest.raises(error) as caught:
-        NumpyExecutor(*open_store(path))
+        open_numpy(path)
     message = str(caught.value)
     assert "\n" not in message
     assert path.name in message
@@ -37,9 +36,9 @@ def change(tiny: Tiny, tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_a_copy_without_changes_is_accepted(change: Callable[..., Path]) -> None:
-    config, store = open_store(change())
-    NumpyExecutor(config, store)
-    assert store.unused == ()
+    path = change()
+    open_numpy(path)
+    assert open_store(path)[1].unused == ()
 
 
 def test_unknown_family(change: Callable[..., Path]) -> None:
