@@ -31,7 +31,7 @@ from inference.kv.names import SUMMARIES
 from inference.sampling import Sampling
 
 _DRAINS_PER_S = 30
-_FIGURES_PERIOD_S = 0.25  # nobody reads them faster, and each change is a repaint
+_FIGURES_PERIOD_S = 0.5  # nobody reads them faster, and each change is a repaint
 _PANELS = ("dtypes", "memory", "kv")
 _FULL = "The context is full. /clear starts over; a larger context is set with --context when Glasschat starts."
 

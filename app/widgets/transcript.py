@@ -26,7 +26,7 @@ from app.theme import Look, make_look
 from app.widgets.markdown_blocks import MarkdownStream
 from app.widgets.render import GUTTER, Item, Laid, Note, NoteKind, lay_out
 
-_PERIOD_S = 0.1
+_PERIOD_S = 0.2
 _REST = 30  # rest so many times as long as the last pass took of the processor: the engine needs the interpreter too
 
 
