@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from app.sanitize import Sanitizer
+from app.sanitize import Sanitizer, visible
 from app.units import format_seconds
 from inference.events import FinishReason, Timings
 
@@ -31,6 +31,13 @@ class Conversation:
         """The conversation before its last turn."""
         return replace(self, turns=self.turns[:-1])
 
+    def without_oldest(self, exchanges: int) -> tuple[Conversation, tuple[str, ...]]:
+        """The conversation without its oldest questions and their replies, and the questions that were left out."""
+        starts = [index for index, turn in enumerate(self.turns) if turn["role"] == "user"]
+        end = starts[exchanges] if exchanges < len(starts) else len(self.turns)
+        dropped = tuple(turn["content"] for turn in self.turns[:end] if turn["role"] == "user")
+        return replace(self, turns=self.turns[end:]), dropped
+
     def last_reply(self) -> str | None:
         """The text of the newest assistant turn, as the model wrote it."""
         return next((turn["content"] for turn in reversed(self.turns) if turn["role"] == "assistant"), None)
@@ -49,6 +56,23 @@ class Answer:
         """Keep raw text and return its visible form."""
         self.raw.append(text)
         return self.border.feed(text)
+
+
+def full_context_note(conversation: Conversation, context: int) -> str:
+    """What can be done where a conversation has filled the context of so many tokens."""
+    _, oldest = conversation.without_oldest(1)
+    first = f" ({visible(shortened(oldest[0]))})" if oldest else ""
+    return (
+        f"The context of {context:,} tokens is full. /drop leaves out the oldest question and its reply{first}, "
+        "/drop N so many; /clear starts over. A larger context is set with --context when Glasschat starts; "
+        "/kv tiered-int8 holds one in less memory."
+    )
+
+
+def shortened(text: str, length: int = 40) -> str:
+    """The beginning of a message, in quotation marks, on one line."""
+    line = " ".join(text.split())
+    return f"“{line[:length].rstrip()}…”" if len(line) > length else f"“{line}”"
 
 
 _REASONS: dict[FinishReason, str] = {

@@ -8,6 +8,7 @@ COMMANDS = {
     "model": "[NAME|PATH]  choose a model, or load that one",
     "kv": "[LAYOUT]  change the layout of the KV cache, or list the layouts",
     "system": "[TEXT]  set the system prompt for what follows; without text, show it",
+    "drop": "[N]  leave out the oldest question and its reply, or N of them, to make room in the context",
     "clear": "start over with an empty conversation",
     "copy": "copy the last reply as it was written",
     "help": "keys and commands",

@@ -14,11 +14,12 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from app.conversation import Answer, Conversation, figures_line
+from app.conversation import Answer, Conversation, figures_line, full_context_note, shortened
 from app.engine_thread import AppEvent, EngineThread, Failed, Generate, Load, Loaded, LoadStarted, ReplyEvent, Unloaded
 from app.panels.dtype_panel import DtypePanel
 from app.panels.kv_panel import KvPanel
 from app.panels.memory_panel import MemoryPanel
+from app.sanitize import visible
 from app.slash import COMMANDS, SlashCommand, parse_slash
 from app.units import format_bytes, format_seconds
 from app.widgets.load_bar import LoadBar
@@ -33,7 +34,6 @@ from inference.sampling import Sampling
 _DRAINS_PER_S = 30
 _FIGURES_PERIOD_S = 0.5  # nobody reads them faster, and each change is a repaint
 _PANELS = ("dtypes", "memory", "kv")
-_FULL = "The context is full. /clear starts over; a larger context is set with --context when Glasschat starts."
 
 
 class ChatScreen(Screen[None]):
@@ -178,6 +178,8 @@ class ChatScreen(Screen[None]):
             case "system":
                 system = self._conversation.system
                 self.note(f"System prompt: {system}" if system else "There is no system prompt.")
+            case "drop":
+                self._drop(command.argument)
             case "clear":
                 self.action_clear()
             case "copy":
@@ -193,6 +195,20 @@ class ChatScreen(Screen[None]):
         now = f"It is {self._layout} now" + (f": {by_layer}." if by_layer != self._layout else ".")
         lines = [f"{name}: {summary}" for name, summary in SUMMARIES.items()]
         self.note("\n".join((f"{unknown}/kv with a name changes the KV layout. {now}", *lines)))
+
+    def _drop(self, count: str) -> None:
+        if self._answer is not None or self._transcript.writing:
+            self._hint("A reply is being written; Esc stops it, then /drop.")
+        elif count and (not count.isdecimal() or int(count) == 0):
+            self._hint(f"/drop takes a number of questions, not {count}.")
+        else:
+            self._conversation, dropped = self._conversation.without_oldest(int(count or 1))
+            which = ", ".join(map(visible, map(shortened, dropped)))
+            self.note(
+                f"Left out, with their replies: {which}. What remains is read anew with your next message."
+                if dropped
+                else "There is nothing to leave out."
+            )
 
     def action_clear(self) -> None:
         """Start over with an empty conversation."""
@@ -275,7 +291,7 @@ class ChatScreen(Screen[None]):
                 text.clear()
                 self._finish(answer, figures_line(event.reason, event.timings))
                 if event.reason == "context":
-                    self.note(_FULL)
+                    self.note(full_context_note(self._conversation, self._status.status.context))
                 self._set_status(rate=event.timings.decode_tps)
 
     def _show_stats(self) -> None:

@@ -31,7 +31,10 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Script:
-    """What the scripted engine does. `tokens_per_s` 0 means as fast as it can; `error` is raised by `generate`."""
+    """What the scripted engine does. `tokens_per_s` 0 means as fast as it can; `error` is raised by `generate`.
+
+    `reason` is why a reply ends that nothing else ends.
+    """
 
     pieces: tuple[str, ...] = ("Hello", " there", "!")
     tokens_per_s: float = 0.0
@@ -40,6 +43,7 @@ class Script:
     load_error: Exception | None = None
     error: Exception | None = None
     error_after: int = 0
+    reason: str = "stop"
     notices: tuple[str, ...] = ()
     model: str = "Scripted-135M"
     layers: int = 4
@@ -191,7 +195,7 @@ class ScriptedEngine:
         script, started = self.script, time.perf_counter()
         words = sum(len(turn["content"].split()) if isinstance(turn, dict) else 1 for turn in prompt)
         yield Prefill(words, words, sequence.tokens)
-        reason, made, last_stats = "stop", 0, started
+        reason, made, last_stats = script.reason, 0, started
         for index, piece in enumerate(script.pieces):
             if script.error is not None and index == script.error_after:
                 raise script.error
