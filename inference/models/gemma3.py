@@ -31,7 +31,7 @@ def config_from_gguf(file: GGUFFile) -> ModelConfig:
     every = meta.integer("attention.sliding_window_pattern", GLOBAL_LAYER_EVERY)
     return ModelConfig(
         family="gemma3",
-        name=meta.text("general.name", file.path.stem),
+        name=file.path.stem,
         hidden_size=hidden_size,
         intermediate_size=meta.integer("feed_forward_length"),
         num_heads=num_heads,

@@ -29,7 +29,7 @@ def config_from_gguf(file: GGUFFile) -> ModelConfig:
     num_layers = meta.integer("block_count")
     return ModelConfig(
         family="llama",
-        name=meta.text("general.name", file.path.stem),
+        name=file.path.stem,
         hidden_size=hidden_size,
         intermediate_size=meta.integer("feed_forward_length"),
         num_heads=num_heads,

@@ -87,7 +87,7 @@ def test_auto_takes_a_gpu_but_no_software_adapter(llama: Path) -> None:
 
 def test_a_context_beyond_the_models_own_must_be_asked_for(llama: Path) -> None:
     with pytest.raises(
-        ContextFull, match="a context of 600 is more than the 512 that tiny-llama was made for"
+        ContextFull, match="a context of 600 is more than the 512 that model-f16 was made for"
     ) as caught:
         Engine.open(llama, device="cpu", context=600)
     assert "--extend-context" in str(caught.value)

@@ -55,7 +55,7 @@ def test_a_layout_asked_for_has_all_layers(tiny: Tiny, layout: str) -> None:
 
 
 def test_a_ring_needs_windows(tiny: Tiny) -> None:
-    with pytest.raises(LayoutUnavailable, match=r"ring layout needs .*sliding window, tiny-llama has none") as caught:
+    with pytest.raises(LayoutUnavailable, match=r"ring layout needs .*sliding window, model-f16 has none") as caught:
         choose_layouts(with_windows(tiny, [None]), "ring")
     assert "\n" not in str(caught.value)
 

@@ -30,7 +30,7 @@ def tiny_config(tiny: Tiny, family: str) -> tuple[ModelConfig, dict[str, Any]]:
 def test_sizes_are_those_of_config_json(tiny: Tiny, family: str) -> None:
     config, expected = tiny_config(tiny, family)
     assert config.family == {"llama": "llama", "gemma3_text": "gemma3"}[family]
-    assert config.name == f"tiny-{family}"
+    assert config.name == "model-f16"
     sizes = {
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
