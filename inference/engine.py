@@ -109,19 +109,9 @@ class Engine:
         to the context. Events: Prefill, Token, Notice, Stats, and Finished last. Raises ContextFull where the
         prompt does not fit.
         """
-        sampling = sampling or Sampling()
+        # Here and not when the first event is asked for, so that a cancel in between is heard.
         self._cancelled.clear()
-        ids = self._prompt_ids(prompt)
-        given = prompt if isinstance(prompt, Sequence) else sequence
-        target = self.sequence() if given is None else given
-        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        request = SampleRequest(sampling, seed, tuple(ids))
-        generation = Generation(self._executor, self.tokenizer, target, request, self._cancelled)
-        try:
-            yield from generation.run(ids, max_tokens, self.info.load_s)
-        finally:
-            if given is None:
-                target.close()
+        return self._reply(prompt, sampling or Sampling(), max_tokens, sequence)
 
     def plan(self, phase: Literal["decode", "prefill"] = "decode") -> list[PlanRow]:
         """The explained plan: one row an operation, as it runs."""
@@ -150,6 +140,25 @@ class Engine:
     def close(self) -> None:
         """Free the device's memory. The engine cannot be used afterwards."""
         self._executor.close()
+
+    def _reply(
+        self,
+        prompt: Sequence | Messages | Ids[int],
+        sampling: Sampling,
+        max_tokens: int | None,
+        sequence: Sequence | None,
+    ) -> Iterator[Event]:
+        ids = self._prompt_ids(prompt)
+        given = prompt if isinstance(prompt, Sequence) else sequence
+        target = self.sequence() if given is None else given
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        request = SampleRequest(sampling, seed, tuple(ids))
+        generation = Generation(self._executor, self.tokenizer, target, request, self._cancelled)
+        try:
+            yield from generation.run(ids, max_tokens, self.info.load_s)
+        finally:
+            if given is None:
+                target.close()
 
     def _prompt_ids(self, prompt: Sequence | Messages | Ids[int]) -> list[int]:
         if isinstance(prompt, Sequence):

@@ -35,6 +35,14 @@ def test_cancel_from_another_thread(engine: Engine, after: int) -> None:
     sequence.close()
 
 
+def test_cancel_before_the_first_event_is_asked_for(engine: Engine) -> None:
+    events = engine.generate(IDS, GREEDY)
+    engine.cancel()
+    heard = list(events)
+    assert reason_of(heard) == "cancelled" and ids_of(heard) == []
+    assert ids_of(reply(engine)), "the next reply is not cancelled"
+
+
 def test_cancel_while_the_prompt_is_computed(engine: Engine) -> None:
     chunk = engine._executor.chunk
     engine_ids = [(3 * i) % 500 for i in range(128)]
