@@ -33,10 +33,6 @@ class DeviceLost(GlasschatError):
     """The GPU stopped answering."""
 
 
-class BadAdapter(GlasschatError):
-    """A LoRA adapter does not belong to this model or is damaged."""
-
-
 class BadTemplate(GlasschatError):
     """The model's chat template cannot be parsed or refuses this conversation."""
 

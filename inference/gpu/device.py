@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,8 +150,3 @@ def _report(adapter: Any, chosen: bool, best: Any) -> AdapterReport:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
-
-
-def chosen_report(reports: Sequence[AdapterReport]) -> AdapterReport | None:
-    """The adapter that would be used, or None."""
-    return next((report for report in reports if report.chosen), None)

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 import wgpu
 
-Constant = bool | int | float | str
+from inference.kernels.dispatch import Constant
 
 
 class PipelineCache:

@@ -13,9 +13,7 @@ from inference.kernels import attention, sample
 from inference.kernels.base import Decision
 from inference.kernels.dispatch import Binding, Dispatch, KernelContext
 from inference.kernels.registry import KERNELS
-from inference.plan.ops import Plan, Sample
-
-ITEMSIZE = {"f32": 4, "f16": 2}
+from inference.plan.ops import ITEMSIZE, Plan, Sample
 
 
 @dataclass(frozen=True)

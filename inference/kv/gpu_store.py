@@ -10,9 +10,7 @@ from inference.errors import DoesNotFit
 from inference.gpu.buffers import BufferPool
 from inference.kernels.dispatch import Binding, CacheLayout
 from inference.kv.layout import Store
-from inference.plan.ops import DType
-
-ITEMSIZE = {"f32": 4, "f16": 2}
+from inference.plan.ops import ITEMSIZE, DType
 
 
 @dataclass(frozen=True)

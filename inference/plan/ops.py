@@ -13,6 +13,9 @@ from typing import Literal
 from inference.models.config import Activation, RopeConfig
 
 DType = Literal["f32", "f16"]
+ITEMSIZE: dict[DType, int] = {"f32": 4, "f16": 2}
+"""Bytes of a stored number."""
+
 Logits = Literal["last", "all", "none"]
 
 
