@@ -43,7 +43,7 @@ class WeightStore:
         name = self._names[source]
         info = self._file.tensors[name]
         rows = 1 if len(info.shape) == 1 else info.shape[0]
-        tensor = from_ggml(info.ggml_type, self._file.data(name), rows, info.shape[-1])
+        tensor = from_ggml(info.type, self._file.data(name), rows, info.shape[-1])
         return tensor if tensor.format.name == format_name else widen(tensor, format_name)
 
     def _check(self, source: str, ref: WeightRef) -> None:
@@ -61,7 +61,7 @@ class WeightStore:
 
 
 def _format(file: GGUFFile, name: str) -> str:
-    ggml_type = file.tensors[name].ggml_type
+    ggml_type = file.tensors[name].type
     if ggml_type.lower() not in FORMATS:
         known = ", ".join(known.upper() for known in FORMATS)
         raise UnsupportedModel(

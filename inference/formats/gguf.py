@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from inference.errors import BadModelFile, ModelNotFound, UnsupportedModel
 from inference.formats.ggml_types import TYPES_BY_NUMBER
+from inference.formats.tensors import TensorInfo
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -102,20 +103,6 @@ class StringArray(Sequence[str]):
 
 
 MetaValue = int | float | bool | str | np.ndarray | StringArray
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """A tensor in the file.
-
-    `shape` is in NumPy order, (rows, columns) for a matrix; `offset` and `nbytes` are bytes of the file.
-    """
-
-    name: str
-    ggml_type: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -340,4 +327,4 @@ def _place(cursor: _Cursor, info: TensorInfo, data_start: int) -> TensorInfo:
             f"{cursor.path}: is truncated: tensor {info.name!r} needs bytes up to {start + info.nbytes}, the file has "
             f"{len(cursor.buffer)}; {FETCH_AGAIN}"
         )
-    return TensorInfo(info.name, info.ggml_type, info.shape, start, info.nbytes)
+    return TensorInfo(info.name, info.type, info.shape, start, info.nbytes)

@@ -47,4 +47,4 @@ def read_vector(file: GGUFFile, name: str) -> np.ndarray:
     info = file.tensors[name]
     if len(info.shape) != 1:
         raise BadModelFile(f"{file.path.name}: tensor {name} has shape {info.shape}, expected one dimension")
-    return from_ggml(info.ggml_type, file.data(name), 1, info.shape[0]).dequantize()[0]
+    return from_ggml(info.type, file.data(name), 1, info.shape[0]).dequantize()[0]

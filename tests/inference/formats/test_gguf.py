@@ -68,7 +68,7 @@ def test_string_array(small: Path) -> None:
 
 def test_tensors_are_views_of_the_map(small: Path) -> None:
     file = open_gguf(small)
-    assert {(t.name, t.ggml_type, t.shape) for t in file.tensors.values()} == {
+    assert {(t.name, t.type, t.shape) for t in file.tensors.values()} == {
         ("matrix", "F32", (3, 4)),
         ("vector", "F16", (4,)),
         ("quantised", "Q8_0", (2, 64)),
@@ -87,7 +87,7 @@ def test_agrees_with_the_reference_reader(smollm2_path: Path) -> None:
     """Fields and positions of all tensors of a real file; its string arrays are left out for time."""
     ours = open_gguf(smollm2_path)
     reference = gguf.GGUFReader(smollm2_path)
-    assert {n: (t.ggml_type, t.shape, t.offset, t.nbytes) for n, t in ours.tensors.items()} == {
+    assert {n: (t.type, t.shape, t.offset, t.nbytes) for n, t in ours.tensors.items()} == {
         t.name: (t.tensor_type.name, tuple(t.shape.tolist())[::-1], t.data_offset, t.n_bytes) for t in reference.tensors
     }
     scalars = {k: v for k, v in ours.metadata.items() if not isinstance(v, StringArray | np.ndarray)}
