@@ -6,12 +6,16 @@ numeric arrays are NumPy views of the map, and string arrays (a vocabulary has u
 walked once for their positions and decoded when asked for.
 
 Every count and length is checked against what is left of the file before anything of that size is made.
+
+A model may be split into parts, NAME-00001-of-00003.gguf and so on, as llama.cpp's gguf-split does. Each part is a
+GGUF file; the first has the metadata, and all say how many parts and tensors there are.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,15 +25,15 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from inference.errors import BadModelFile, ModelNotFound, UnsupportedModel
+from inference.errors import BadModelFile, UnsupportedModel
 from inference.formats.ggml_types import TYPES_BY_NUMBER
-from inference.formats.tensors import TensorInfo
+from inference.formats.tensors import FETCH_AGAIN, TensorInfo, map_file
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
-FETCH_AGAIN = "fetch the file again"
+PART_NAME = re.compile(r"(?P<model>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.ASCII | re.DOTALL)
 
 # The numbers of the metadata value types.
 _BOOL, _STRING, _ARRAY = 7, 8, 9
@@ -107,50 +111,102 @@ MetaValue = int | float | bool | str | np.ndarray | StringArray
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """An open GGUF file. The map lives as long as this object or any view taken from it."""
+    """An open GGUF model, of one file or of several parts; `path` is the first. The maps live as long as this object
+    or any view taken from it."""
 
     path: Path
     version: int
     metadata: Mapping[str, MetaValue]
     tensors: Mapping[str, TensorInfo]
-    size: int
-    _bytes: npt.NDArray[np.uint8] = field(repr=False, compare=False)
+    _views: Mapping[str, npt.NDArray[np.uint8]] = field(repr=False, compare=False)
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of a tensor, uint8 (nbytes,), as a read-only view of the map; BadModelFile where there is none."""
-        info = self.tensors.get(name)
-        if info is None:
+        view = self._views.get(name)
+        if view is None:
             raise BadModelFile(f"{self.path}: has no tensor named {name}, which its model family needs; {FETCH_AGAIN}")
-        return self._bytes[info.offset : info.offset + info.nbytes]
+        return view
 
 
 def open_gguf(path: Path) -> GGUFFile:
-    """Maps a GGUF file and reads its metadata and tensor descriptions.
+    """Maps a GGUF model and reads its metadata and tensor descriptions; any part of a split model opens all of them.
 
-    Raises ModelNotFound where the file cannot be opened, BadModelFile where it is damaged, UnsupportedModel
-    where it has a version or a tensor type that is not known here.
+    Raises ModelNotFound where the file cannot be opened, BadModelFile where it is damaged or where parts are missing
+    or do not belong together, UnsupportedModel where it has a version or a tensor type that is not known here.
     """
-    try:
-        with path.open("rb") as file:
-            start = file.read(24)
-            if start[:4] != MAGIC:
-                raise BadModelFile(
-                    f"{path}: starts with {start[:4]!r}, not {MAGIC!r}: this is not a GGUF file; {FETCH_AGAIN}"
-                )
-            if len(start) < 24:
-                raise BadModelFile(
-                    f"{path}: is {len(start)} bytes long, shorter than a GGUF header (24); {FETCH_AGAIN}"
-                )
-            buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise ModelNotFound(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
+    file = _open_file(path)
+    count = file.metadata.get("split.count", 0)
+    if type(count) is not int:
+        raise BadModelFile(f"{path}: split.count is {_show(count)}, expected a whole number; {FETCH_AGAIN}")
+    # What gguf-split has merged keeps a count of 0.
+    return file if count in (0, 1) else _join_parts(_open_parts(file, count))
+
+
+def _open_file(path: Path) -> GGUFFile:
+    buffer = map_file(path, "GGUF", 24)
+    if buffer[:4] != MAGIC:
+        raise BadModelFile(f"{path}: starts with {buffer[:4]!r}, not {MAGIC!r}: this is not a GGUF file; {FETCH_AGAIN}")
     cursor = _Cursor(path, buffer)
     version = _read_version(cursor)
     tensor_count = cursor.count("tensors", _MIN_TENSOR)
     metadata_count = cursor.count("metadata entries", _MIN_METADATA)
     metadata = _read_metadata(cursor, metadata_count)
     tensors = _read_tensors(cursor, tensor_count, _alignment(path, metadata))
-    return GGUFFile(path, version, metadata, tensors, len(buffer), np.frombuffer(buffer, dtype=np.uint8))
+    whole = np.frombuffer(buffer, dtype=np.uint8)
+    views = {name: whole[info.offset : info.offset + info.nbytes] for name, info in tensors.items()}
+    return GGUFFile(path, version, metadata, tensors, views)
+
+
+def _open_parts(file: GGUFFile, count: int) -> list[GGUFFile]:
+    """All parts of the model that `file` is a part of, found by their names."""
+    match = PART_NAME.fullmatch(file.path.name)
+    if match is None or int(match["count"]) != count:
+        raise BadModelFile(
+            f"{file.path}: is one of {count} parts, which are found by names such as NAME-00001-of-{count:05d}.gguf; "
+            "give all parts the names that they were published under"
+        )
+    paths = [file.path.with_name(f"{match['model']}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1)]
+    missing = [path.name for path in paths if not path.exists()]
+    if missing:
+        raise BadModelFile(
+            f"{file.path}: {len(missing)} of the {count} parts of this model are missing: {', '.join(missing[:3])}"
+            f"{' ...' if len(missing) > 3 else ''}; fetch all parts into one folder"
+        )
+    return [file if path == file.path else _open_file(path) for path in paths]
+
+
+def _join_parts(parts: Sequence[GGUFFile]) -> GGUFFile:
+    """One file with the metadata of the first part and the tensors of all."""
+    first = parts[0]
+    total = first.metadata.get("split.tensors.count")
+    tensors: dict[str, TensorInfo] = {}
+    views: dict[str, npt.NDArray[np.uint8]] = {}
+    for number, part in enumerate(parts):
+        expected = {"split.no": number, "split.count": len(parts), "split.tensors.count": total}
+        for key, value in expected.items():
+            found = part.metadata.get(key)
+            if type(found) is not int or found != value:
+                raise BadModelFile(
+                    f"{part.path}: {key} is {_show(found)}, expected {_show(value)} of part {number + 1} of "
+                    f"{len(parts)}: the parts do not belong together; fetch this part again"
+                )
+        for name in part.tensors:
+            if name in tensors:
+                other = next(other.path.name for other in parts if name in other.tensors)
+                raise BadModelFile(f"{part.path}: has the tensor {name!r}, which is in {other} too; {FETCH_AGAIN}")
+        tensors.update(part.tensors)
+        views.update(part._views)
+    if len(tensors) != total:
+        raise BadModelFile(
+            f"{first.path}: the {len(parts)} parts have {len(tensors)} tensors together, expected {total} "
+            "(split.tensors.count): a part is damaged or of another model; fetch all parts again"
+        )
+    return GGUFFile(first.path, first.version, first.metadata, tensors, views)
+
+
+def _show(value: object) -> str:
+    """A metadata value on one line."""
+    return repr(value) if value is None or isinstance(value, int | float | str) else "an array"
 
 
 class _Cursor:
@@ -270,7 +326,7 @@ def _alignment(path: Path, metadata: Mapping[str, MetaValue]) -> int:
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 8 or alignment & (alignment - 1):
         raise BadModelFile(
-            f"{path}: general.alignment is {alignment}, expected a power of two from 8 up; {FETCH_AGAIN}"
+            f"{path}: general.alignment is {_show(alignment)}, expected a power of two from 8 up; {FETCH_AGAIN}"
         )
     return alignment
 
