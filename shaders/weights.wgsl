@@ -1,7 +1,9 @@
 // Reading planar weights (inference/formats/planar.py) of format ${FORMAT}, ${COLUMNS} columns.
 //
 // Bindings 0 ..: the planes low [, high] [, scales] [, supers], u32, row-major with the strides below.
-// A unit is 8 consecutive weights of a row. The quant's zero is folded into the offset, so that a weight is
+// LOW_BITS and HIGH_BITS a weight (HIGH_BITS 0: no such plane) make its code; TABLE, four words of four signed bytes,
+// turns codes into quants, or is empty. SCALE_FORM, GROUP_SIZE and CODE_BITS say how scales are stored.
+// A unit is 8 consecutive weights of a row. The code's ZERO is folded into the offset, so that a weight is
 // quant * scale + offset, with one scale and offset a unit.
 
 const COLUMNS: u32 = ${COLUMNS}u;
@@ -23,6 +25,32 @@ const UNITS: u32 = ${COLUMNS // 8}u;
 //% endif
 
 struct Unit { first: vec4<f32>, second: vec4<f32> }
+
+//% set masks = {1: "0x01010101u", 2: "0x03030303u", 4: "0x0f0f0f0fu"}
+//% for plane, bits, stride in (("low", LOW_BITS, LOW_STRIDE), ("high", HIGH_BITS, HIGH_STRIDE)) if bits in masks
+// The fields of plane ${plane} that belong to a unit, one a byte: of its first four weights, then of the others.
+fn ${plane}_codes(row: u32, unit: u32) -> vec2<u32> {
+//% if bits == 4
+  let fields = ${plane}[row * ${stride}u + unit];
+//% else
+  let fields = ${plane}[row * ${stride}u + unit / ${4 // bits}u] >> (${2 * bits}u * (unit % ${4 // bits}u));
+//% endif
+  return vec2<u32>(fields, fields >> ${bits}u) & vec2<u32>(${masks[bits]});
+}
+
+//% endfor
+//% if TABLE
+// The table's entries at four indices below 16: a word by selection, then its byte by shifts.
+fn look_up(index: vec4<u32>) -> vec4<f32> {
+  let odd = (index & vec4<u32>(4u)) != vec4<u32>(0u);
+  let lower = select(vec4<u32>(${TABLE[0]}u), vec4<u32>(${TABLE[1]}u), odd);
+  let upper = select(vec4<u32>(${TABLE[2]}u), vec4<u32>(${TABLE[3]}u), odd);
+  let words = select(lower, upper, index >= vec4<u32>(8u));
+  let shifted = bitcast<vec4<i32>>(words << (vec4<u32>(24u) - 8u * (index & vec4<u32>(3u))));
+  return vec4<f32>(shifted >> vec4<u32>(24u));
+}
+
+//% endif
 
 // The quants (or, of dense formats, the weights) 8 * unit .. 8 * unit + 7 of a row.
 fn quants(row: u32, unit: u32) -> Unit {
@@ -47,19 +75,15 @@ fn quants(row: u32, unit: u32) -> Unit {
   let at = row * ${LOW_STRIDE}u + unit * 2u;
   return Unit(vec4<f32>(unpack4xI8(low[at])), vec4<f32>(unpack4xI8(low[at + 1u])));
 //% else
-  let word = low[row * ${LOW_STRIDE}u + unit];
-  var a = word & 0x0f0f0f0fu;
-  var b = (word >> 4u) & 0x0f0f0f0fu;
-//% if HIGH_BITS == 1
-  let bits = high[row * ${HIGH_STRIDE}u + unit / 4u] >> (2u * (unit % 4u));
-  a |= (bits & 0x01010101u) << 4u;
-  b |= ((bits >> 1u) & 0x01010101u) << 4u;
-//% elif HIGH_BITS == 2
-  let bits = high[row * ${HIGH_STRIDE}u + unit / 2u] >> (4u * (unit % 2u));
-  a |= (bits & 0x03030303u) << 4u;
-  b |= ((bits >> 2u) & 0x03030303u) << 4u;
+  var codes = low_codes(row, unit);
+//% if HIGH_BITS
+  codes |= high_codes(row, unit) << vec2<u32>(${LOW_BITS}u);
 //% endif
-  return Unit(vec4<f32>(unpack4xU8(a)), vec4<f32>(unpack4xU8(b)));
+//% if TABLE
+  return Unit(look_up(unpack4xU8(codes.x)), look_up(unpack4xU8(codes.y)));
+//% else
+  return Unit(vec4<f32>(unpack4xU8(codes.x)), vec4<f32>(unpack4xU8(codes.y)));
+//% endif
 //% endif
 }
 
@@ -72,15 +96,22 @@ fn scale_of(row: u32, unit: u32) -> vec2<f32> {
   return vec2<f32>(scale, -${ZERO}.0 * scale);
 //% elif SCALE_FORM == "scale_min"
   return unpack2x16float(scales[row * ${SCALE_STRIDE}u + group]);
+//% elif SCALE_FORM == "exponent"
+  let exponent = (scales[row * ${SCALE_STRIDE}u + group / 4u] >> (8u * (group % 4u))) & 0xffu;
+  // 2**(exponent - 128). The two that are below f32's normal range are zero, as on devices that flush such numbers.
+  return vec2<f32>(bitcast<f32>((max(exponent, 1u) - 1u) << 23u), 0.0);
 //% elif SCALE_FORM == "super_scale"
   let code = f32(extractBits(bitcast<i32>(scales[row * ${SCALE_STRIDE}u + group / 4u]), 8u * (group % 4u), 8u));
   let block = unit / 32u;
   let scale = unpack2x16float(supers[row * ${SUPER_STRIDE}u + block / 2u] >> (16u * (block % 2u))).x * code;
   return vec2<f32>(scale, -${ZERO}.0 * scale);
 //% else
-  let codes = scales[row * ${SCALE_STRIDE}u + group / 2u] >> (16u * (group % 2u));
+//% set pairs = 16 // CODE_BITS
+  let codes = scales[row * ${SCALE_STRIDE}u + group / ${pairs}u] >> (${2 * CODE_BITS}u * (group % ${pairs}u));
+  let code = f32(extractBits(codes, 0u, ${CODE_BITS}u));
+  let min_code = f32(extractBits(codes, ${CODE_BITS}u, ${CODE_BITS}u));
   let super_pair = unpack2x16float(supers[row * ${SUPER_STRIDE}u + unit / 32u]);
-  return vec2<f32>(super_pair.x * f32(codes & 0xffu), -super_pair.y * f32((codes >> 8u) & 0xffu));
+  return vec2<f32>(super_pair.x * code, -super_pair.y * min_code);
 //% endif
 }
 //% endif

@@ -7,19 +7,21 @@ rounded: planes hold the file's own bits.
 Plane `low` (and `high`, where quants have more than 4 bits), `bits` per weight, one rule for 1, 2, 4 and 8:
 a word holds 32 / bits consecutive weights, and field t (bits wide, t = 0 .. 8 / bits - 1) of byte b holds
 weight 4 * t + b. So `(word >> (bits * t)) & mask in every byte` gives weights 4t .. 4t + 3 as bytes.
-The quant is q = `low | high << low_bits`; an 8-bit `low` is signed (two's complement). Dense weights of 16
-bits are two a word, the first in the low half; f32 is one a word.
+The code is `low | high << low_bits`; an 8-bit `low` is signed (two's complement). The quant q is `table[code]`
+where the format has a table, else code - zero. Dense weights of 16 bits are two a word, the first in the low
+half; f32 is one a word.
 
 Planes `scales` and `supers`, where a group has `group_size` weights and a super-block 256; what is named
 first is in the lowest bits:
 
 - none: neither plane; the weights are floats.
-- scale: `scales` holds f16 d per group, two a word. Weight (q - zero) * d.
+- scale: `scales` holds f16 d per group, two a word. Weight q * d.
+- exponent: `scales` holds a byte e per group, four a word. Weight q * 2**(e - 128).
 - scale_min: `scales` holds a word per group, f16 d and f16 m. Weight q * d + m.
 - super_scale: `scales` holds an int8 code per group, four a word; `supers` f16 D, two a word.
-  Weight (q - zero) * (D * code).
-- super_scale_min: `scales` holds a byte with the scale code and a byte with the minimum code per group, two
-  groups a word; `supers` a word, f16 D and f16 Dmin. Weight q * (D * code) - Dmin * minimum code.
+  Weight q * (D * code).
+- super_scale_min: `scales` holds the scale code and the minimum code per group, `code_bits` wide each, packed
+  without gaps; `supers` a word, f16 D and f16 Dmin. Weight q * (D * code) - Dmin * minimum code.
 
 Rows are padded to whole words in every plane, so rows can always be sliced.
 """
@@ -36,15 +38,20 @@ import numpy.typing as npt
 from inference.errors import BadModelFile, UnsupportedModel
 from inference.formats.ggml_blocks import BLOCK_READERS
 from inference.formats.ggml_types import TYPES_BY_NAME
-from inference.formats.words import Words, halves, octets, pack_halves, pack_quads, unpack_quads
+from inference.formats.words import Words, halves, nibbles, octets, pack_halves, pack_quads, unpack_quads
 
-ScaleForm = Literal["none", "scale", "scale_min", "super_scale", "super_scale_min"]
+ScaleForm = Literal["none", "scale", "scale_min", "exponent", "super_scale", "super_scale_min"]
 SUPER_BLOCK = 256
+
+# The values of E2M1 (OCP Microscaling Formats, version 1.0), doubled to be integers: MXFP4's exponent makes up for it.
+E2M1_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+# The levels of IQ4_NL and IQ4_XS: `kvalues_iq4nl` in ggml-common.h.
+IQ4_LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
 @dataclass(frozen=True)
 class PlanarFormat:
-    """How weights are stored. `zero` is subtracted from the quant; `group_size` is 0 for dense weights."""
+    """How weights are stored. `group_size` is 0 for dense weights; a format with a table of 16 has no `zero`."""
 
     name: str
     low_bits: int
@@ -52,11 +59,32 @@ class PlanarFormat:
     group_size: int = 0
     scale_form: ScaleForm = "none"
     zero: int = 0
+    code_bits: int = 8
+    table: tuple[int, ...] = ()
 
     @property
     def dense(self) -> bool:
         """Whether the weights are floats, without scales."""
         return self.scale_form == "none"
+
+    @property
+    def plane_bits(self) -> Mapping[str, tuple[int, int]]:
+        """The planes in their order: (weights, bits), the bits that so many consecutive weights take in the plane."""
+        planes = {"low": (1, self.low_bits)}
+        if self.high_bits:
+            planes["high"] = (1, self.high_bits)
+        match self.scale_form:
+            case "scale":
+                planes["scales"] = (self.group_size, 16)
+            case "scale_min":
+                planes["scales"] = (self.group_size, 32)
+            case "exponent":
+                planes["scales"] = (self.group_size, 8)
+            case "super_scale":
+                planes |= {"scales": (self.group_size, 8), "supers": (SUPER_BLOCK, 16)}
+            case "super_scale_min":
+                planes |= {"scales": (self.group_size, 2 * self.code_bits), "supers": (SUPER_BLOCK, 32)}
+        return planes
 
 
 FORMATS: Mapping[str, PlanarFormat] = {
@@ -70,9 +98,14 @@ FORMATS: Mapping[str, PlanarFormat] = {
         PlanarFormat("q5_0", low_bits=4, high_bits=1, group_size=32, scale_form="scale", zero=16),
         PlanarFormat("q5_1", low_bits=4, high_bits=1, group_size=32, scale_form="scale_min"),
         PlanarFormat("q8_0", low_bits=8, group_size=32, scale_form="scale"),
+        PlanarFormat("q2_k", low_bits=2, group_size=16, scale_form="super_scale_min", code_bits=4),
+        PlanarFormat("q3_k", low_bits=2, high_bits=1, group_size=16, scale_form="super_scale", zero=4),
         PlanarFormat("q4_k", low_bits=4, group_size=32, scale_form="super_scale_min"),
         PlanarFormat("q5_k", low_bits=4, high_bits=1, group_size=32, scale_form="super_scale_min"),
         PlanarFormat("q6_k", low_bits=4, high_bits=2, group_size=16, scale_form="super_scale", zero=32),
+        PlanarFormat("iq4_nl", low_bits=4, group_size=32, scale_form="scale", table=IQ4_LEVELS),
+        PlanarFormat("iq4_xs", low_bits=4, group_size=32, scale_form="super_scale", table=IQ4_LEVELS),
+        PlanarFormat("mxfp4", low_bits=4, group_size=32, scale_form="exponent", table=E2M1_DOUBLED),
     )
 }
 
@@ -178,13 +211,15 @@ def widen(tensor: PlanarTensor, format_name: str) -> PlanarTensor:
 
 
 def _quants(tensor: PlanarTensor) -> npt.NDArray[np.int8]:
-    """q - zero of every weight, int8 (rows, columns)."""
+    """The quant of every weight, int8 (rows, columns)."""
     form = tensor.format
     quads = unpack_quads(tensor.planes["low"], form.low_bits, tensor.columns)
     if form.high_bits:
         quads = quads | unpack_quads(tensor.planes["high"], form.high_bits, tensor.columns) << np.uint32(form.low_bits)
-    quants = np.ascontiguousarray(quads).view(np.int8)  # (rows, columns)
-    return quants - np.int8(form.zero) if form.zero else quants
+    codes = np.ascontiguousarray(quads).view(np.int8)  # (rows, columns)
+    if form.table:
+        return np.array(form.table, np.int8)[codes]
+    return codes - np.int8(form.zero) if form.zero else codes
 
 
 def _group_scales(tensor: PlanarTensor) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
@@ -197,11 +232,13 @@ def _group_scales(tensor: PlanarTensor) -> tuple[npt.NDArray[np.float32], npt.ND
         case "scale_min":
             pairs = halves(scales, 2 * groups)
             return _f32(pairs[:, 0::2]), _f32(pairs[:, 1::2])
+        case "exponent":
+            return np.ldexp(np.float32(1), octets(scales, groups).astype(np.int32) - 128), None
         case "super_scale":
             big = _per_group(_f32(halves(tensor.planes["supers"], tensor.columns // SUPER_BLOCK)), groups)
             return big * octets(scales, groups).view(np.int8), None
         case "super_scale_min":
-            codes = octets(scales, 2 * groups)
+            codes = octets(scales, 2 * groups) if form.code_bits == 8 else nibbles(scales, 2 * groups)
             pairs = halves(tensor.planes["supers"], 2 * (tensor.columns // SUPER_BLOCK))
             scale = _per_group(_f32(pairs[:, 0::2]), groups) * codes[:, 0::2]
             return scale, -(_per_group(_f32(pairs[:, 1::2]), groups) * codes[:, 1::2])

@@ -60,6 +60,12 @@ def octets(words: Words, count: int) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(words).view(np.uint8)[:, :count]
 
 
+def nibbles(words: Words, count: int) -> npt.NDArray[np.uint8]:
+    """The first `count` 4-bit items of each row: (rows, words) -> (rows, count)."""
+    pairs = np.ascontiguousarray(words).view(np.uint8)  # (rows, bytes)
+    return np.stack([pairs & 15, pairs >> 4], axis=2).reshape(len(words), -1)[:, :count]
+
+
 def _pad(items: np.ndarray, multiple: int) -> np.ndarray:
     """Fills rows with zeros up to a multiple of items."""
     missing = -items.shape[1] % multiple

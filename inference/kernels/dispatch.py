@@ -11,7 +11,7 @@ from inference.gpu.device import DeviceCaps
 from inference.kernels.base import KernelPreference
 from inference.plan.ops import DType, Op, TensorRef, WeightRef
 
-Constant = bool | int | float | str
+Constant = bool | int | float | str | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -60,34 +60,32 @@ class DeviceWeight:
 
     @property
     def planes(self) -> tuple[str, ...]:
-        names = ["low"]
-        if self.format.high_bits:
-            names.append("high")
-        if self.format.scale_form != "none":
-            names.append("scales")
-        if self.format.scale_form in ("super_scale", "super_scale_min"):
-            names.append("supers")
-        return tuple(names)
+        return tuple(self.format.plane_bits)
 
     def constants(self) -> dict[str, Constant]:
         """The constants of weights.wgsl. Strides are in words a row."""
-        f, columns = self.format, self.columns
-        groups = columns // f.group_size if f.group_size else 0
-        halves = {"scale": 16, "scale_min": 32, "super_scale": 8, "super_scale_min": 16, "none": 0}
-        supers = {"super_scale": 16, "super_scale_min": 32}.get(f.scale_form, 0)
+        f = self.format
+        strides = {plane: -(-self.columns // each * bits // 32) for plane, (each, bits) in f.plane_bits.items()}
         return {
             "FORMAT": f.name,
-            "COLUMNS": columns,
+            "COLUMNS": self.columns,
             "LOW_BITS": f.low_bits,
             "HIGH_BITS": f.high_bits,
             "GROUP_SIZE": f.group_size,
             "SCALE_FORM": f.scale_form,
+            "CODE_BITS": f.code_bits,
             "ZERO": f.zero,
-            "LOW_STRIDE": -(-columns * f.low_bits // 32),
-            "HIGH_STRIDE": -(-columns * f.high_bits // 32),
-            "SCALE_STRIDE": -(-groups * halves[f.scale_form] // 32),
-            "SUPER_STRIDE": -(-(columns // 256) * supers // 32),
+            "TABLE": _packed(f.table),
+            "LOW_STRIDE": strides["low"],
+            "HIGH_STRIDE": strides.get("high", 0),
+            "SCALE_STRIDE": strides.get("scales", 0),
+            "SUPER_STRIDE": strides.get("supers", 0),
         }
+
+
+def _packed(table: tuple[int, ...]) -> tuple[int, ...]:
+    """Signed bytes as words, four each, the first in the lowest byte."""
+    return tuple(int.from_bytes(bytes(v & 0xFF for v in table[i : i + 4]), "little") for i in range(0, len(table), 4))
 
 
 @dataclass(frozen=True)

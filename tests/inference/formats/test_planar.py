@@ -9,21 +9,16 @@ import pytest
 from inference.errors import BadModelFile, UnsupportedModel
 from inference.formats.ggml_types import TYPES_BY_NAME
 from inference.formats.planar import FORMATS, PlanarTensor, concat_rows, from_dense, from_ggml, widen
+from tests.inference.random_blocks import random_blocks
 
-BLOCKS = np.load(Path(__file__).parents[2] / "data" / "blocks" / "blocks.npz")
+BLOCKS = np.load(Path(__file__).parents[2] / "data" / "quant" / "quant.npz")
 CASES = sorted(key.removesuffix("_raw") for key in BLOCKS if key.endswith("_raw"))
+COVERED = [case for case in CASES if case.removesuffix("_random").lower() in FORMATS]
 QUANTISED = [t.upper() for t, form in FORMATS.items() if not form.dense]
 
 
-def random_raw(ggml_type: str, rows: int, columns: int, seed: int = 0) -> np.ndarray:
-    """Random blocks with finite scales: every f16 field gets a small exponent."""
-    kind = TYPES_BY_NAME[ggml_type]
-    rng = np.random.default_rng(seed)
-    raw = rng.integers(0, 256, (rows * columns // kind.block_size, kind.block_bytes), dtype=np.uint8)
-    floats = {"Q6_K": [208], "Q4_0": [0], "Q5_0": [0], "Q8_0": [0]}.get(ggml_type, [0, 2])
-    for at in floats:
-        raw[:, at : at + 2] = rng.uniform(-0.1, 0.1, (len(raw), 1)).astype(np.float16).view(np.uint8)
-    return raw.ravel()
+def random_raw(ggml_type: str, rows: int, columns: int) -> np.ndarray:
+    return random_blocks(ggml_type, rows, columns, np.random.default_rng(0))
 
 
 def reference(ggml_type: str, raw: np.ndarray, rows: int, columns: int) -> np.ndarray:
@@ -34,12 +29,34 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", COVERED)
 def test_equals_the_c_code(case: str) -> None:
     raw, expected = BLOCKS[f"{case}_raw"], BLOCKS[f"{case}_deq"]
     tensor = from_ggml(case.removesuffix("_random"), raw.ravel(), *expected.shape)
     assert tensor.dequantize().dtype == np.float32
     assert np.array_equal(tensor.dequantize(), expected)
+    assert tensor.nbytes <= 1.1 * raw.size
+
+
+@pytest.mark.parametrize("case", sorted(set(CASES) - set(COVERED)))
+def test_other_types_are_refused_by_name(case: str) -> None:
+    ggml_type = case.removesuffix("_random")
+    with pytest.raises(UnsupportedModel, match=f"type {ggml_type} is not supported.*Q4_K"):
+        from_ggml(ggml_type, BLOCKS[f"{case}_raw"].ravel(), *BLOCKS[f"{case}_deq"].shape)
+
+
+def test_every_type_has_a_reference() -> None:
+    assert {case.removesuffix("_random") for case in COVERED} == {t.upper() for t in FORMATS} - {"F32"}
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 254, 255])
+def test_exponents_at_the_ends_of_their_range(exponent: int) -> None:
+    """The first two are below f32's normal range; with the last one, entries above 1 pass its largest number."""
+    raw = np.zeros(17, np.uint8)
+    raw[:2] = exponent, 0x90 | 1
+    found = from_ggml("MXFP4", raw, 1, 32).dequantize()
+    assert found[0, 0] == -found[0, 16] == np.ldexp(np.float32(1), exponent - 128)
+    assert np.array_equal(found, reference("MXFP4", raw, 1, 32))
 
 
 @pytest.mark.parametrize("ggml_type", QUANTISED)
@@ -59,7 +76,7 @@ def test_rows_that_do_not_fill_words(ggml_type: str, columns: int) -> None:
     assert all(plane.shape[0] == 3 and plane.dtype == np.uint32 for plane in tensor.planes.values())
 
 
-def quants_by_the_rule(tensor: PlanarTensor, plane: str, bits: int) -> list[list[int]]:
+def codes_by_the_rule(tensor: PlanarTensor, plane: str, bits: int) -> list[list[int]]:
     """Reads a plane one weight at a time, as the module's description says."""
     rows = []
     for row in tensor.planes[plane].tolist():
@@ -72,27 +89,33 @@ def quants_by_the_rule(tensor: PlanarTensor, plane: str, bits: int) -> list[list
     return rows
 
 
+# Bytes of a block, by their offset, that set every scale to one and every minimum to zero.
+ONE = (0x00, 0x3C)  # f16
+UNIT_SCALES = {
+    "Q4_0": {0: ONE}, "Q4_1": {0: (*ONE, 0, 0)}, "Q5_0": {0: ONE}, "Q5_1": {0: (*ONE, 0, 0)}, "Q8_0": {0: ONE},
+    "Q2_K": {0: (1,) * 16, 80: (*ONE, 0, 0)}, "Q3_K": {96: (0x11,) * 8 + (0xAA,) * 4, 108: ONE},
+    "Q4_K": {0: (*ONE, 0, 0, *(1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1))},
+    "Q5_K": {0: (*ONE, 0, 0, *(1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1))},
+    "Q6_K": {192: (1,) * 16 + ONE},
+    "IQ4_NL": {0: ONE}, "IQ4_XS": {0: (*ONE, 0xAA, 0xAA, 0x11, 0x11, 0x11, 0x11)}, "MXFP4": {0: (128,)},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("ggml_type", QUANTISED)
 def test_word_order(ggml_type: str) -> None:
-    """Scales are set to one and minima to zero, so that the reference's weights are the quants themselves."""
-    kind, form = TYPES_BY_NAME[ggml_type], FORMATS[ggml_type.lower()]
-    raw = random_raw(ggml_type, 2, 512).reshape(-1, kind.block_bytes)
-    one = np.array([0x00, 0x3C], np.uint8)
-    if ggml_type == "Q6_K":
-        raw[:, 192:208], raw[:, 208:210] = 1, one
-    else:
-        raw[:, :2] = one
-    if form.scale_form in ("scale_min", "super_scale_min"):
-        raw[:, 2:4] = 0
-    if form.scale_form == "super_scale_min":
-        raw[:, 4:16] = np.array([1] * 4 + [0] * 4 + [1] * 4, np.uint8)
+    """With scales of one and minima of zero, the reference's weights are the quants themselves."""
+    form = FORMATS[ggml_type.lower()]
+    raw = random_raw(ggml_type, 2, 512).reshape(-1, TYPES_BY_NAME[ggml_type].block_bytes)
+    for at, values in UNIT_SCALES[ggml_type].items():
+        raw[:, at : at + len(values)] = values
     tensor = from_ggml(ggml_type, raw.ravel(), 2, 512)
-    quants = np.array(quants_by_the_rule(tensor, "low", form.low_bits))
+    codes = np.array(codes_by_the_rule(tensor, "low", form.low_bits))
     if form.low_bits == 8:
-        quants = np.where(quants > 127, quants - 256, quants)
+        codes = np.where(codes > 127, codes - 256, codes)
     if form.high_bits:
-        quants |= np.array(quants_by_the_rule(tensor, "high", form.high_bits)) << form.low_bits
-    assert np.array_equal(quants - form.zero, reference(ggml_type, raw.ravel(), 2, 512))
+        codes |= np.array(codes_by_the_rule(tensor, "high", form.high_bits)) << form.low_bits
+    quants = np.array(form.table)[codes] if form.table else codes - form.zero
+    assert np.array_equal(quants, reference(ggml_type, raw.ravel(), 2, 512))
 
 
 def test_scale_planes() -> None:
@@ -160,12 +183,6 @@ def test_widening_is_exact(ggml_type: str) -> None:
 def test_widening_refuses_what_is_not_exact() -> None:
     with pytest.raises(ValueError, match="q4_1 has no exact form in q8_0"):
         widen(from_ggml("Q4_1", random_raw("Q4_1", 1, 32), 1, 32), "q8_0")
-
-
-@pytest.mark.parametrize("ggml_type", ["IQ1_S", "IQ2_XXS", "IQ3_S", "TQ1_0", "NVFP4", "I8"])
-def test_other_types_are_refused_by_name(ggml_type: str) -> None:
-    with pytest.raises(UnsupportedModel, match=f"type {ggml_type} is not supported.*Q4_K"):
-        from_ggml(ggml_type, np.zeros(64, np.uint8), 1, 64)
 
 
 def test_wrong_length_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,36 +11,36 @@ from gguf import GGMLQuantizationType
 from gguf.quants import quantize  # type: ignore[attr-defined]
 
 from inference.cpu import ops as cpu
-from inference.formats.planar import PlanarTensor, from_dense, from_ggml
+from inference.formats.ggml_types import TYPES_BY_NAME
+from inference.formats.planar import FORMATS, PlanarTensor, from_dense, from_ggml
 from inference.kernels import matmul
 from inference.kernels.base import KernelPreference
 from inference.kernels.dispatch import STATE, KernelContext, tensor
 from inference.plan.ops import Matmul, Op, TensorRef, WeightRef
 from tests.inference.kernels.harness import Gpu, place_weight, run
+from tests.inference.random_blocks import random_blocks
 
 pytestmark = pytest.mark.gpu
 
-SIMPLE_FORMATS = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
-SUPER_FORMATS = ["Q4_K", "Q5_K", "Q6_K"]
+TYPES = [name.upper() for name in FORMATS]
+BLOCKS = np.load(Path(__file__).parents[2] / "data" / "quant" / "quant.npz")
+REFERENCE_CASES = [c for c in (key.removesuffix("_raw") for key in BLOCKS) if c.removesuffix("_random") in TYPES]
+
+
+def reference_weight(case: str) -> tuple[PlanarTensor, np.ndarray]:
+    """Blocks that ggml's C code has dequantised, and what it gave."""
+    expected = BLOCKS[f"{case}_deq"]
+    return from_ggml(case.removesuffix("_random"), BLOCKS[f"{case}_raw"].ravel(), *expected.shape), expected
 
 
 def make_weight(ggml_type: str, rows: int, columns: int, rng: np.random.Generator) -> PlanarTensor:
-    values = rng.standard_normal((rows, columns)).astype(np.float32)
-    if ggml_type == "F32":
-        return from_dense(values)
-    if ggml_type in SUPER_FORMATS:
-        # gguf-py cannot quantise to these: random codes with sane scales are as good for arithmetic.
-        blocks = rows * columns // 256
-        size = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}[ggml_type]
-        raw = rng.integers(0, 256, (blocks, size), dtype=np.uint8)
-        scales = rng.uniform(0.001, 0.01, (blocks, 2)).astype(np.float16).view(np.uint8).reshape(blocks, 4)
-        if ggml_type == "Q6_K":
-            raw[:, 208:210] = scales[:, :2]
-        else:
-            raw[:, :4] = scales
-        return from_ggml(ggml_type, raw.reshape(-1), rows, columns)
-    raw = quantize(values, GGMLQuantizationType[ggml_type]).view(np.uint8)
-    return from_ggml(ggml_type, raw.reshape(-1), rows, columns)
+    """Normal deviates, or random blocks of a type that gguf-py cannot quantise to: as good for arithmetic."""
+    try:
+        values = rng.standard_normal((rows, columns)).astype(np.float32)
+        raw = quantize(values, GGMLQuantizationType[ggml_type]).view(np.uint8).reshape(-1)
+    except NotImplementedError:
+        raw = random_blocks(ggml_type, rows, columns, rng)
+    return from_ggml(ggml_type, raw, rows, columns)
 
 
 def check(
@@ -103,12 +104,19 @@ def gemv_variants(gpu: Gpu) -> list[str]:
     return ["gemv_subgroup", "gemv_workgroup"] if gpu.caps.subgroup_size else ["gemv_workgroup"]
 
 
-@pytest.mark.parametrize("ggml_type", SIMPLE_FORMATS + SUPER_FORMATS)
+@pytest.mark.parametrize("ggml_type", TYPES)
 def test_every_format(gpu: Gpu, ggml_type: str) -> None:
-    columns = 512 if ggml_type in SUPER_FORMATS else 160
+    columns = 512 if TYPES_BY_NAME[ggml_type].block_size == 256 else 160
     weight = make_weight(ggml_type, 37, columns, np.random.default_rng(1))
     for variant in gemv_variants(gpu):
         check(gpu, weight, Matmul(), variant, rows=1, max_rows=1)
+    check(gpu, weight, Matmul(), "tiled", rows=11, max_rows=16)
+
+
+@pytest.mark.parametrize("case", REFERENCE_CASES)
+def test_every_reference_block(gpu: Gpu, case: str) -> None:
+    weight, _ = reference_weight(case)
+    check(gpu, weight, Matmul(), gemv_variants(gpu)[0], rows=1, max_rows=1)
     check(gpu, weight, Matmul(), "tiled", rows=11, max_rows=16)
 
 

@@ -30,7 +30,7 @@ from inference.plan.ops import (
 )
 from inference.rope import rope_table
 from tests.inference.kernels.harness import Gpu, place_weight, run
-from tests.inference.kernels.test_matmul import make_weight
+from tests.inference.kernels.test_matmul import REFERENCE_CASES, make_weight, reference_weight
 
 pytestmark = pytest.mark.gpu
 
@@ -83,6 +83,19 @@ def test_embed(gpu: Gpu, dtype: DType, split: int) -> None:
     inputs = {Binding("tokens"): tokens, STATE: np.array([40, 5], np.uint32)}
     found = run_op(gpu, op, inputs, {tensor(y): ((8, 96), NUMPY[dtype])}, {ref: placed})[tensor(y)]
     close(found[:5], table.dequantize()[tokens[:5]] * 3.5, dtype)
+
+
+@pytest.mark.parametrize("case", REFERENCE_CASES)
+def test_embed_of_every_format(gpu: Gpu, case: str) -> None:
+    """Every weight of the reference blocks comes out as ggml's own code gives it."""
+    table, expected = reference_weight(case)
+    ref, placed = weight_of("table", table)
+    y = TensorRef("y", table.rows, table.columns, "f32")
+    op = Op("embed", "embedding", None, (), y, Embed(1.0), (ref,))
+    tokens = np.arange(table.rows, dtype=np.uint32)
+    inputs = {Binding("tokens"): tokens, STATE: np.array([0, table.rows], np.uint32)}
+    found = run_op(gpu, op, inputs, {tensor(y): (expected.shape, np.float32)}, {ref: placed})[tensor(y)]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
