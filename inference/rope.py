@@ -21,7 +21,7 @@ def rope_table(rope: RopeConfig, first_position: int, count: int) -> np.ndarray:
         frequencies /= np.asarray(rope.frequency_factors, dtype=np.float64)
     positions = np.arange(first_position, first_position + count, dtype=np.float64) * rope.position_scale
     angles = np.outer(positions, frequencies)
-    return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
+    return (rope.magnitude * np.stack([np.cos(angles), np.sin(angles)], axis=-1)).astype(np.float32)
 
 
 def inverse_table(table: np.ndarray) -> np.ndarray:

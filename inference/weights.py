@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from inference.errors import BadModelFile, UnsupportedModel
-from inference.formats.gguf import GGUFFile
-from inference.formats.planar import FORMATS, PlanarTensor, concat_rows, from_ggml, widen
-from inference.models.config import ModelConfig
-from inference.models.weights import layer_tensor
+from inference.formats.planar import FORMATS, PlanarTensor, concat_rows, from_dense, from_ggml, widen
+from inference.formats.tensors import TensorFile, TensorInfo
+from inference.models.config import ModelConfig, StoredWeight
 from inference.plan.fuse import common_format
 from inference.plan.ops import Plan, WeightRef
 
 
 class WeightStore:
-    """The weights of one GGUF file under their canonical names. Reads nothing until a weight is asked for."""
+    """The weights of one model file under their canonical names. Reads nothing until a weight is asked for.
 
-    def __init__(self, file: GGUFFile, config: ModelConfig) -> None:
+    Vectors (norms and biases) are f32 whatever the file holds; matrices keep the file's format.
+    """
+
+    def __init__(self, file: TensorFile, config: ModelConfig) -> None:
         self._file = file
-        self._names = config.weights
-        self.formats = {canonical: _format(file, name) for canonical, name in config.weights.items()}
-        used = set(config.weights.values())
+        self._stored = config.weights
+        self.formats = {
+            canonical: _format(file, stored.tensor)
+            for canonical, stored in config.weights.items()
+            if stored.tensor in file.tensors
+        }
+        used = {stored.tensor for stored in config.weights.values()}
         self.unused = tuple(name for name in file.tensors if name not in used and name != "rope_freqs.weight")
 
     def check(self, plan: Plan) -> None:
@@ -27,45 +33,56 @@ class WeightStore:
             for ref in op.weights:
                 # Unfused plans name each weight alone, so its rows are those of the tensor.
                 (source,) = ref.sources
-                self._check(source, ref)
+                self._check(self._stored[source], ref)
 
-    def tensor_names(self, ref: WeightRef) -> tuple[str, ...]:
-        """The file's tensors behind a weight: equal for an embedding and a head that are tied."""
-        return tuple(self._names[source] for source in ref.sources)
+    def storage(self, ref: WeightRef) -> tuple[StoredWeight, ...]:
+        """Where the file holds a weight: equal for an embedding and a head that are tied."""
+        return tuple(self._stored[source] for source in ref.sources)
 
     def load(self, ref: WeightRef) -> PlanarTensor:
         """The weight as (rows, columns) in its planar format; stacked sources share their common format."""
         shared = common_format(ref.sources, self.formats)
         assert shared is not None, "fusion stacks only weights that share a format"
-        return concat_rows([self._load(source, shared) for source in ref.sources])
+        return concat_rows([self._load(source, shared, ref.columns) for source in ref.sources])
 
-    def _load(self, source: str, format_name: str) -> PlanarTensor:
-        name = self._names[source]
-        info = self._file.tensors[name]
-        rows = 1 if len(info.shape) == 1 else info.shape[0]
-        tensor = from_ggml(info.type, self._file.data(name), rows, info.shape[-1])
+    def _load(self, source: str, format_name: str, columns: int) -> PlanarTensor:
+        stored = self._stored[source]
+        info = self._file.tensors[stored.tensor]
+        data = self._file.data(stored.tensor)
+        if _is_vector(info):
+            # (1, columns) for a norm, (rows, 1) for a bias, which may be a stretch of a longer one.
+            vector = from_ggml(info.type, data, 1, info.shape[0]).dequantize()[0] + stored.offset
+            length = stored.rows * columns
+            return from_dense(vector[stored.first_row * columns :][:length].reshape(stored.rows, columns))
+        row_bytes = info.nbytes // info.shape[0]
+        rows = data[stored.first_row * row_bytes :][: stored.rows * row_bytes]
+        tensor = from_ggml(info.type, rows, stored.rows, columns)
         return tensor if tensor.format.name == format_name else widen(tensor, format_name)
 
-    def _check(self, source: str, ref: WeightRef) -> None:
+    def _check(self, stored: StoredWeight, ref: WeightRef) -> None:
         where = self._file.path.name
-        name = self._names.get(source)
-        if name is None:
-            # Only tensors of layers can be absent here: the family's reader has asked for the others.
-            _, layer, part = source.split(".", 2)
-            missing = layer_tensor(int(layer), part)
-            raise BadModelFile(f"{where}: tensor {missing} is missing; fetch the file again or convert it anew")
-        shape = self._file.tensors[name].shape
-        expected = (ref.rows, ref.columns) if ref.rows > 1 else (ref.columns,)
-        if shape != expected:
-            raise BadModelFile(f"{where}: tensor {name} has shape {shape}, expected {expected} from the metadata")
+        info = self._file.tensors.get(stored.tensor)
+        if info is None:
+            raise BadModelFile(f"{where}: tensor {stored.tensor} is missing; fetch the file again or convert it anew")
+        # A tensor that several weights share has the rows of all of them.
+        rows = max(w.first_row + w.rows for w in self._stored.values() if w.tensor == stored.tensor)
+        expected = (rows * ref.columns,) if 1 in (rows, ref.columns) else (rows, ref.columns)
+        if info.shape != expected:
+            raise BadModelFile(
+                f"{where}: tensor {stored.tensor} has shape {info.shape}, expected {expected} from the model's config"
+            )
 
 
-def _format(file: GGUFFile, name: str) -> str:
-    ggml_type = file.tensors[name].type
-    if ggml_type.lower() not in FORMATS:
+def _is_vector(info: TensorInfo) -> bool:
+    return len(info.shape) == 1
+
+
+def _format(file: TensorFile, name: str) -> str:
+    info = file.tensors[name]
+    if info.type.lower() not in FORMATS:
         known = ", ".join(known.upper() for known in FORMATS)
         raise UnsupportedModel(
-            f"{file.path.name}: tensor {name} has type {ggml_type}, which is not supported (only {known}); "
+            f"{file.path.name}: tensor {name} has type {info.type}, which is not supported (only {known}); "
             "use another quantisation of this model, such as Q8_0 or Q4_K_M"
         )
-    return ggml_type.lower()
+    return "f32" if _is_vector(info) else info.type.lower()

@@ -15,7 +15,7 @@ from inference.host_memory import peak_resident_bytes
 from inference.kernels.base import Decision
 from inference.kv.factory import NumpyCaches, NumpyStore
 from inference.kv.layout import KvCache, LayerGroup
-from inference.models.config import ModelConfig, RopeConfig
+from inference.models.config import ModelConfig, RopeConfig, StoredWeight
 from inference.plan.build import build
 from inference.plan.explain import PlanRow, explain
 from inference.plan.fuse import fuse
@@ -66,7 +66,7 @@ class NumpyExecutor:
         self.config = config
         self._store = store
         self._fused = fused
-        self._weights: dict[tuple[str, ...], np.ndarray] = {}
+        self._weights: dict[tuple[StoredWeight, ...], np.ndarray] = {}
         self._plans: dict[tuple[bool, Logits, bool], Plan] = {}
         self._rope = RopeTables()
         self._blas = ThreadpoolController()
@@ -164,7 +164,7 @@ class NumpyExecutor:
 
     def _weight(self, ref: WeightRef) -> np.ndarray:
         """(rows, columns) float32. A tied head and embedding are one array."""
-        key = self._store.tensor_names(ref)
+        key = self._store.storage(ref)
         if key not in self._weights:
             self._weights[key] = self._store.load(ref).dequantize()
         return self._weights[key]
@@ -184,8 +184,8 @@ class NumpyExecutor:
                 return normed + inputs[1] if residual else normed
             case Matmul() as matmul:
                 return _matmul(matmul, inputs, weights)
-            case Add():
-                return inputs[0] + inputs[1]
+            case Add(scale):
+                return inputs[0] * np.float32(scale) + inputs[1]
             case Rope(rope, head_dim):
                 return cpu.rotate(inputs[0], self._rope_rows(rope, cache, rows), head_dim, rope.interleaved)
             case KvAppend(rope=None):
@@ -227,9 +227,13 @@ def _layer(op: Op) -> int:
 def _matmul(matmul: Matmul, inputs: list[np.ndarray], weights: list[np.ndarray]) -> np.ndarray:
     x = inputs[0]
     if matmul.norm_eps is not None:
-        x = cpu.rmsnorm(x, weights[1][0], matmul.norm_eps)
+        x = cpu.rmsnorm(x, weights[-1][0], matmul.norm_eps)
     product = x @ weights[0].T  # (T, rows of W)
+    if matmul.bias:
+        product += weights[1][:, 0]
     if matmul.activation is not None:
         gate, up = np.split(product, 2, axis=1)
         product = cpu.activate(gate, matmul.activation) * up
+    if matmul.scale != 1:
+        product *= np.float32(matmul.scale)
     return product + inputs[1] if matmul.residual else product

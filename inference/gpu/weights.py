@@ -40,7 +40,7 @@ class DeviceWeights:
         self._pool.flush()
 
     def _place(self, ref: WeightRef, gated: bool) -> None:
-        name = "+".join(self._store.tensor_names(ref))
+        name = "+".join(f"{w.tensor}[{w.first_row}:{w.first_row + w.rows}]" for w in self._store.storage(ref))
         tied = next((weight for weight in self.placed.values() if weight.name == name), None)
         if tied is not None:
             self.placed[ref] = tied

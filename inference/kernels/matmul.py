@@ -130,6 +130,9 @@ def _shared_constants(op: Op, weight: DeviceWeight, part: WeightPart) -> dict[st
         "PLANES": len(weight.planes),
         "X_TYPE": op.inputs[0].dtype,
         "Y_TYPE": op.output.dtype,
+        "BIAS": matmul.bias,
+        "UP_BIAS": op.output.columns,
+        "SCALE": float(matmul.scale),
         "NORM": matmul.norm_eps is not None,
         "NORM_EPS": matmul.norm_eps or 0.0,
         "RESIDUAL": matmul.residual,
@@ -181,6 +184,6 @@ def _tiled(
 
 
 def _operands(op: Op, context: KernelContext) -> tuple:
-    """x [, norm weight] [, residual], in the order of the shaders' bindings."""
-    norms = tuple(context.weights[ref].bindings(0)[0] for ref in op.weights[1:])
-    return (tensor(op.inputs[0]), *norms, *(tensor(extra) for extra in op.inputs[1:]))
+    """x [, bias] [, norm weight] [, residual], in the order of the shaders' bindings."""
+    vectors = tuple(context.weights[ref].bindings(0)[0] for ref in op.weights[1:])
+    return (tensor(op.inputs[0]), *vectors, *(tensor(extra) for extra in op.inputs[1:]))

@@ -52,10 +52,10 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
             return (_rmsnorm(op, norm, context),)
         case KvAppend() as append:
             return (*context.layouts[layer_of(op)].before_append, _append(op, append, context))
-        case Add():
-            return (_binary(op, {"OPERATION": "add", "ACTIVATION": ""}),)
+        case Add(scale):
+            return (_binary(op, {"OPERATION": "add", "ACTIVATION": "", "SCALE": float(scale)}),)
         case ActivationGate(activation):
-            return (_binary(op, {"OPERATION": "activation_gate", "ACTIVATION": activation}),)
+            return (_binary(op, {"OPERATION": "activation_gate", "ACTIVATION": activation, "SCALE": 1.0}),)
         case Softcap(cap):
             count = op.output.rows * op.output.columns
             constants: dict[str, Constant] = {"COUNT": count, "CAP": float(cap)}

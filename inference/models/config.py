@@ -1,16 +1,17 @@
 """ModelConfig: one frozen description that fits every family.
 
-A family file (llama.py, gemma3.py) reads the file's metadata into a ModelConfig and says where each
-weight is found. Everything after that (plan, executors, panels) reads this record only.
+A family file (llama.py, gemma.py ...) reads a config.json or a GGUF file's metadata into a ModelConfig; its weight
+names say where each weight is found. Everything after that (plan, executors, panels) reads this record only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Activation = Literal["silu", "gelu_tanh"]
+QkNorm = Literal["none", "head", "projection"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,9 @@ class RopeConfig:
 
     `interleaved` rotates adjacent pairs (2i, 2i+1), the layout of llama GGUF files whose q and k rows
     were permuted for it; otherwise the halves (i, i + rotary_dim/2) are rotated.
-    `frequency_factors` divide the inverse frequencies one by one (Llama 3 scaling, as GGUF stores it).
+    `position_scale` multiplies positions; 0 turns nothing: a layer without position embedding (NoPE, arXiv:2305.19466).
+    `frequency_factors` divide the inverse frequencies one by one: what Llama 3's, YaRN's and LongRoPE's scaling come
+    down to. `magnitude` multiplies cos and sin (YaRN's and LongRoPE's attention factor).
     """
 
     theta: float
@@ -27,6 +30,7 @@ class RopeConfig:
     interleaved: bool
     position_scale: float = 1.0
     frequency_factors: tuple[float, ...] | None = None
+    magnitude: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -38,15 +42,32 @@ class LayerConfig:
 
 
 @dataclass(frozen=True)
+class StoredWeight:
+    """Where a weight lies in the file: `rows` first_row .. first_row + rows - 1 of `tensor`, with `offset` added.
+
+    Several projections may be stored as one tensor; norms may be stored as their difference from 1.
+    """
+
+    tensor: str
+    first_row: int
+    rows: int
+    offset: float = 0.0
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """Shapes and constants of a decoder-only transformer.
 
-    `weights` maps the canonical names used in the plan ("layers.0.attention.q", "embedding", ...) to the
-    names in the file. `lm_head` maps to the embedding's tensor where the two are tied.
+    x = x + residual_scale * post_norm(attention(pre_norm(x))), and the same for the feed-forward part; either norm may
+    be absent. `qk_norm` normalises q and k by head, or over the whole projection. `biases` names the projections that
+    add one ("attention.q"). Logits are multiplied by `logit_scale`.
+
+    `weights` maps the canonical names used in the plan ("layers.0.attention.q", "layers.0.attention.q.bias",
+    "embedding", ...) to what the file holds. `lm_head` is the embedding's tensor where the two are tied.
+    `long_rope` is the rope for contexts longer than its number of tokens (LongRoPE); see `for_context`.
     """
 
     family: str
-    name: str
     hidden_size: int
     intermediate_size: int
     num_heads: int
@@ -58,12 +79,24 @@ class ModelConfig:
     activation: Activation
     attention_scale: float
     layers: tuple[LayerConfig, ...]
-    weights: Mapping[str, str]
+    name: str = ""
+    weights: Mapping[str, StoredWeight] = field(default_factory=dict)
     embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
     attention_softcap: float | None = None
     logit_softcap: float | None = None
-    qk_norm: bool = False
+    qk_norm: QkNorm = "none"
+    pre_norms: bool = True
     post_norms: bool = False
+    biases: frozenset[str] = frozenset()
+    long_rope: tuple[int, RopeConfig] | None = None
+
+    def for_context(self, context: int) -> ModelConfig:
+        """The config as it is used with a context of so many tokens."""
+        if self.long_rope is None or context <= self.long_rope[0]:
+            return self
+        return replace(self, layers=tuple(replace(layer, rope=self.long_rope[1]) for layer in self.layers))
 
     @property
     def num_layers(self) -> int:

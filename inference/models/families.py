@@ -1,18 +1,40 @@
-"""Which families are known, and by which name a file declares them."""
+"""Which families are known, by the names that files declare them with, and the config of an open model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from inference.errors import BadModelFile, UnsupportedModel
 from inference.formats.gguf import GGUFFile
-from inference.models import gemma3, llama
+from inference.formats.tensors import TensorFile
+from inference.models import gemma2, gemma3, granite, llama, mistral, olmo2, phi3, qwen, smollm3
+from inference.models.common import Family
 from inference.models.config import ModelConfig
+from inference.models.fields import Fields
+from inference.models.weights import WeightNames, weight_map
 
-GGUF_FAMILIES: dict[str, Callable[[GGUFFile], ModelConfig]] = {
-    "llama": llama.config_from_gguf,
-    "gemma3": gemma3.config_from_gguf,
+HF_FAMILIES: Mapping[str, Family] = {
+    "llama": llama.FAMILY,
+    "mistral": mistral.FAMILY,
+    "qwen2": qwen.QWEN2,
+    "qwen3": qwen.QWEN3,
+    "gemma2": gemma2.FAMILY,
+    "gemma3_text": gemma3.FAMILY,
+    "phi3": phi3.FAMILY,
+    "smollm3": smollm3.FAMILY,
+    "olmo2": olmo2.FAMILY,
+    "granite": granite.FAMILY,
 }
+"""By `model_type` in config.json."""
+
+GGUF_FAMILIES: Mapping[str, Family] = {
+    {"gemma3_text": "gemma3"}.get(name, name): family for name, family in HF_FAMILIES.items() if name != "mistral"
+}
+"""By `general.architecture` in GGUF metadata."""
 
 
 def config_from_gguf(file: GGUFFile) -> ModelConfig:
@@ -20,32 +42,65 @@ def config_from_gguf(file: GGUFFile) -> ModelConfig:
 
     Raises UnsupportedModel for a family that is not known, BadModelFile for metadata that contradicts itself.
     """
-    architecture = file.metadata.get("general.architecture")
-    known = ", ".join(sorted(GGUF_FAMILIES))
-    if architecture is None:
-        raise BadModelFile(f"{file.path.name}: metadata general.architecture is missing; expected one of {known}")
-    read = GGUF_FAMILIES.get(str(architecture))
-    if read is None:
-        raise UnsupportedModel(
-            f"{file.path.name}: model family {str(architecture)!r} is not supported; the known families are {known}"
-        )
-    for name in ("token_embd.weight", "output_norm.weight"):
+    where = file.path.name
+    family = _family(
+        GGUF_FAMILIES, file.metadata.get("general.architecture"), f"{where}: metadata general.architecture"
+    )
+    names = family.gguf_names
+    for name in (names.embedding, names.final_norm):
         if name not in file.tensors:
-            raise BadModelFile(f"{file.path.name}: tensor {name} is missing; fetch the file again")
-    config = read(file)
-    _check(config, file.path.name)
-    return config
+            raise BadModelFile(f"{where}: tensor {name} is missing; fetch the file again")
+    architecture = file.metadata["general.architecture"]
+    fields = Fields(file.metadata, f"{where}: metadata", f"{architecture}.")
+    config = family.config_from_gguf(file, fields)
+    return _finish(config, where, file.path.stem, names, tied=names.lm_head not in file.tensors)
 
 
-def _check(config: ModelConfig, source: str) -> None:
+def config_from_hf(values: Mapping[str, Any], file: TensorFile) -> ModelConfig:
+    """The ModelConfig of a folder with config.json, whose `values` these are, and safetensors.
+
+    Raises UnsupportedModel for a family that is not known, BadModelFile for values that contradict each other.
+    """
+    where = f"{file.path.name}/config.json"
+    family = _family(HF_FAMILIES, values.get("model_type"), f"{where}: model_type")
+    fields = Fields(values, f"{where}:")
+    # Files leave out what their family's class in Transformers has as its default; the tensors tell.
+    tied = fields.flag("tie_word_embeddings", family.hf_names.lm_head not in file.tensors)
+    return _finish(family.config_from_hf(fields), where, file.path.name, family.hf_names, tied)
+
+
+def read_hf_config(folder: Path) -> dict[str, Any]:
+    """The values of a folder's config.json. Raises BadModelFile where it is missing or no JSON object."""
+    path = folder / "config.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadModelFile(f"{path}: cannot be read as JSON ({error}); fetch the model again") from None
+    if not isinstance(values, dict):
+        raise BadModelFile(f"{path}: holds {type(values).__name__}, expected an object; fetch the model again")
+    return values
+
+
+def _family(families: Mapping[str, Family], name: object, where: str) -> Family:
+    known = ", ".join(sorted(families))
+    if name is None:
+        raise BadModelFile(f"{where} is missing; expected one of {known}")
+    if name not in families:
+        raise UnsupportedModel(f"{where} is {name!r}, a family that is not supported; the known families are {known}")
+    return families[str(name)]
+
+
+def _finish(config: ModelConfig, where: str, name: str, names: WeightNames, tied: bool) -> ModelConfig:
+    """The config with its name and weights, checked."""
     if config.num_heads % config.num_kv_heads:
         raise BadModelFile(
-            f"{source}: {config.num_heads} attention heads cannot share {config.num_kv_heads} KV heads; "
+            f"{where}: {config.num_heads} attention heads cannot share {config.num_kv_heads} KV heads; "
             "expected a whole multiple"
         )
     for layer in config.layers:
         if layer.rope.rotary_dim > config.head_dim or layer.rope.rotary_dim % 2:
             raise BadModelFile(
-                f"{source}: rope.dimension_count is {layer.rope.rotary_dim}, "
+                f"{where}: rope turns {layer.rope.rotary_dim} columns of a head, "
                 f"expected an even number up to the head's {config.head_dim}"
             )
+    return replace(config, name=name, weights=weight_map(config, names, tied))

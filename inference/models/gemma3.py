@@ -1,8 +1,7 @@
-"""Gemma 3 text models: every sixth layer sees the whole context, the others a sliding window.
+"""Gemma 3 text models: every sixth layer sees the whole context, the others a window, with a rope of their own.
 
-GGUF holds 1 + w in the norm weights already. The file leaves out what readers must know: local layers
-rotate with base 10,000, the activation is GELU in its tanh form, the embedding is multiplied by
-sqrt(hidden_size). Halves are rotated, not pairs.
+Like Gemma 2 without soft caps, but with norms of each head's q and k. The scaling of the rope (models of 4B and up) is
+for the layers that see everything alone.
 """
 
 from __future__ import annotations
@@ -10,25 +9,47 @@ from __future__ import annotations
 from dataclasses import replace
 
 from inference.formats.gguf import GGUFFile
-from inference.models.common import config_of_layers
-from inference.models.config import LayerConfig, ModelConfig, RopeConfig
-from inference.models.metadata import Metadata
+from inference.models import gemma2
+from inference.models.common import Family, gguf_config, hf_config, hf_windows, with_windows
+from inference.models.config import ModelConfig, RopeConfig
+from inference.models.fields import Fields
+from inference.models.rope_scaling import hf_rope
 
 LOCAL_ROPE_THETA = 10_000.0
 GLOBAL_LAYER_EVERY = 6
 
 
-def config_from_gguf(file: GGUFFile) -> ModelConfig:
-    """Read a Gemma 3 ModelConfig; raises BadModelFile or UnsupportedModel for metadata that cannot be right or used."""
-    meta = Metadata(file.metadata, file.path.name)
-    head_dim = meta.integer("attention.key_length", 256)
-    # Linear scaling (models of 4B and up) is for the global layers alone.
-    global_rope = RopeConfig(meta.real("rope.freq_base", 1_000_000.0), head_dim, False, meta.position_scale())
-    local_rope = RopeConfig(meta.real("rope.freq_base_swa", LOCAL_ROPE_THETA), head_dim, False)
-    local_layer = LayerConfig(window=meta.integer("attention.sliding_window"), rope=local_rope)
-    global_layer = LayerConfig(window=None, rope=global_rope)
-    num_layers = meta.integer("block_count")
-    every = meta.integer("attention.sliding_window_pattern", GLOBAL_LAYER_EVERY)
-    layers = tuple(global_layer if (i + 1) % every == 0 else local_layer for i in range(num_layers))
-    config = config_of_layers(file, meta, head_dim, "gelu_tanh", layers)
-    return replace(config, embedding_scale=config.hidden_size**0.5, qk_norm=True, post_norms=True)
+def config_from_hf(fields: Fields) -> ModelConfig:
+    every = fields.integer("sliding_window_pattern", GLOBAL_LAYER_EVERY)
+    config = with_windows(
+        hf_config(fields, "full_attention"), hf_windows(fields, lambda layer: (layer + 1) % every != 0)
+    )
+    nested = fields.group("rope_parameters").has("sliding_attention")
+    local = (
+        hf_rope(fields, config.head_dim, "sliding_attention")
+        if nested
+        else RopeConfig(fields.positive("rope_local_base_freq", LOCAL_ROPE_THETA), config.head_dim, interleaved=False)
+    )
+    return replace(
+        _with_local_rope(config, local),
+        attention_scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5,
+        attention_softcap=gemma2.soft_cap(fields, "attn_logit_softcapping"),
+        logit_softcap=gemma2.soft_cap(fields, "final_logit_softcapping"),
+    )
+
+
+def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
+    config = gguf_config(file, fields, interleaved=False, activation="gelu_tanh", theta=1_000_000.0)
+    window = fields.integer("attention.sliding_window")
+    every = fields.integer("attention.sliding_window_pattern", GLOBAL_LAYER_EVERY)
+    config = with_windows(config, [None if (i + 1) % every == 0 else window for i in range(config.num_layers)])
+    local = RopeConfig(fields.positive("rope.freq_base_swa", LOCAL_ROPE_THETA), config.head_dim, interleaved=False)
+    return replace(_with_local_rope(config, local), attention_scale=gemma2.gguf_attention_scale(config))
+
+
+def _with_local_rope(config: ModelConfig, local: RopeConfig) -> ModelConfig:
+    layers = tuple(layer if layer.window is None else replace(layer, rope=local) for layer in config.layers)
+    return replace(gemma2.with_gemma_norms(config), layers=layers, qk_norm="head")
+
+
+FAMILY = Family(config_from_hf, config_from_gguf, gemma2.NAMES)

@@ -1,30 +1,26 @@
-"""The llama family: Llama 1 to 3, SmolLM2, TinyLlama.
+"""The llama family: Llama 1 to 3, SmolLM2, TinyLlama, and what else calls itself llama.
 
-GGUF converters permute the rows of q and k so that rotary embedding acts on adjacent pairs.
-Llama 3's frequency scaling is stored as the tensor `rope_freqs.weight`.
+GGUF converters permute the rows of q and k so that rotary embedding acts on adjacent pairs. Mistral files call
+themselves llama in GGUF too.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from inference.formats.gguf import GGUFFile
-from inference.models.common import config_of_layers
-from inference.models.config import LayerConfig, ModelConfig, RopeConfig
-from inference.models.metadata import Metadata
-from inference.models.weights import read_vector
+from inference.models.common import FEED_FORWARD, PROJECTIONS, Family, gguf_config, hf_config
+from inference.models.config import ModelConfig
+from inference.models.fields import Fields
 
 
-def config_from_gguf(file: GGUFFile) -> ModelConfig:
-    """Read a llama ModelConfig; raises BadModelFile or UnsupportedModel for metadata that cannot be right or used."""
-    meta = Metadata(file.metadata, file.path.name)
-    head_size = meta.integer("embedding_length") // meta.integer("attention.head_count")
-    head_dim = meta.integer("attention.key_length", head_size)
-    factors = read_vector(file, "rope_freqs.weight") if "rope_freqs.weight" in file.tensors else None
-    rope = RopeConfig(
-        theta=meta.real("rope.freq_base", 10_000.0),
-        rotary_dim=meta.integer("rope.dimension_count", head_dim),
-        interleaved=True,
-        position_scale=meta.position_scale(),
-        frequency_factors=None if factors is None else tuple(float(factor) for factor in factors),
-    )
-    layers = (LayerConfig(window=None, rope=rope),) * meta.integer("block_count")
-    return config_of_layers(file, meta, head_dim, "silu", layers)
+def config_from_hf(fields: Fields) -> ModelConfig:
+    biases = (PROJECTIONS if fields.flag("attention_bias") else ()) + (FEED_FORWARD if fields.flag("mlp_bias") else ())
+    return replace(hf_config(fields), biases=frozenset(biases))
+
+
+def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
+    return gguf_config(file, fields, interleaved=True)
+
+
+FAMILY = Family(config_from_hf, config_from_gguf)

@@ -1,50 +1,103 @@
-"""Names of the weights in GGUF files, common to the families read so far."""
+"""Where a family's weights lie in a model file: the names of each file format, and which of them a config needs."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from inference.errors import BadModelFile
-from inference.formats.gguf import GGUFFile
 from inference.formats.planar import from_ggml
-
-LAYER_TENSORS = {
-    "attention.norm": "attn_norm",
-    "attention.q": "attn_q",
-    "attention.k": "attn_k",
-    "attention.v": "attn_v",
-    "attention.q_norm": "attn_q_norm",
-    "attention.k_norm": "attn_k_norm",
-    "attention.output": "attn_output",
-    "attention.post_norm": "post_attention_norm",
-    "feed_forward.norm": "ffn_norm",
-    "feed_forward.gate": "ffn_gate",
-    "feed_forward.up": "ffn_up",
-    "feed_forward.down": "ffn_down",
-    "feed_forward.post_norm": "post_ffw_norm",
-}
+from inference.formats.tensors import TensorFile
+from inference.models.config import ModelConfig, StoredWeight
 
 
-def gguf_weight_names(file: GGUFFile, num_layers: int) -> dict[str, str]:
-    """Canonical name -> tensor name, for the tensors that the file holds. The head falls back to the embedding."""
-    names = {"embedding": "token_embd.weight", "final_norm": "output_norm.weight"}
-    names["lm_head"] = "output.weight" if "output.weight" in file.tensors else "token_embd.weight"
-    for layer in range(num_layers):
-        for part in LAYER_TENSORS:
-            name = layer_tensor(layer, part)
-            if name in file.tensors:
-                names[f"layers.{layer}.{part}"] = name
-    return names
+@dataclass(frozen=True)
+class WeightNames:
+    """How one file format names the tensors of one family.
+
+    `layer` is the name of a layer's tensor without its ending, with {layer} and {part}; `parts` gives the {part} of
+    each canonical one. Parts that are called the same are stored as one tensor, stacked by rows in the order here.
+    `norm_offset` is added to every norm: 1 where the file holds the difference from 1.
+    """
+
+    embedding: str
+    final_norm: str
+    lm_head: str
+    layer: str
+    parts: Mapping[str, str]
+    norm_offset: float = 0.0
 
 
-def layer_tensor(layer: int, part: str) -> str:
-    """The tensor of a layer's part: (0, "attention.q") -> "blk.0.attn_q.weight"."""
-    return f"blk.{layer}.{LAYER_TENSORS[part]}.weight"
+GGUF_NAMES = WeightNames(
+    "token_embd.weight",
+    "output_norm.weight",
+    "output.weight",
+    "blk.{layer}.{part}",
+    {
+        "attention.norm": "attn_norm",
+        "attention.q": "attn_q",
+        "attention.k": "attn_k",
+        "attention.v": "attn_v",
+        "attention.q_norm": "attn_q_norm",
+        "attention.k_norm": "attn_k_norm",
+        "attention.output": "attn_output",
+        "attention.post_norm": "post_attention_norm",
+        "feed_forward.norm": "ffn_norm",
+        "feed_forward.gate": "ffn_gate",
+        "feed_forward.up": "ffn_up",
+        "feed_forward.down": "ffn_down",
+        "feed_forward.post_norm": "post_ffw_norm",
+    },
+)
 
 
-def read_vector(file: GGUFFile, name: str) -> np.ndarray:
+def weight_map(config: ModelConfig, names: WeightNames, tied: bool) -> dict[str, StoredWeight]:
+    """Canonical name -> where it is stored, for every weight that a plan of `config` reads."""
+    embedding = StoredWeight(names.embedding, 0, config.vocab_size)
+    result = {
+        "embedding": embedding,
+        "lm_head": embedding if tied else StoredWeight(names.lm_head, 0, config.vocab_size),
+        "final_norm": StoredWeight(names.final_norm, 0, 1, names.norm_offset),
+    }
+    rows = _part_rows(config)
+    for layer in range(config.num_layers):
+        ends: dict[str, int] = {}
+        for part, count in rows.items():
+            tensor = names.layer.format(layer=layer, part=names.parts[part])
+            first = ends.get(tensor, 0)
+            ends[tensor] = first + count
+            offset = names.norm_offset if part.endswith("norm") else 0.0
+            result[f"layers.{layer}.{part}"] = StoredWeight(f"{tensor}.weight", first, count, offset)
+            if part in config.biases:
+                result[f"layers.{layer}.{part}.bias"] = StoredWeight(f"{tensor}.bias", first, count)
+    return result
+
+
+def read_vector(file: TensorFile, name: str) -> np.ndarray:
     """A one-dimensional tensor as float32 (columns,); raises BadModelFile where it has more dimensions."""
     info = file.tensors[name]
     if len(info.shape) != 1:
         raise BadModelFile(f"{file.path.name}: tensor {name} has shape {info.shape}, expected one dimension")
     return from_ggml(info.type, file.data(name), 1, info.shape[0]).dequantize()[0]
+
+
+def _part_rows(config: ModelConfig) -> dict[str, int]:
+    """The parts of a layer that the config needs, with their rows; a norm has one."""
+    rows = {
+        "attention.q": config.q_size,
+        "attention.k": config.kv_size,
+        "attention.v": config.kv_size,
+        "attention.output": config.hidden_size,
+        "feed_forward.gate": config.intermediate_size,
+        "feed_forward.up": config.intermediate_size,
+        "feed_forward.down": config.hidden_size,
+    }
+    if config.pre_norms:
+        rows |= {"attention.norm": 1, "feed_forward.norm": 1}
+    if config.post_norms:
+        rows |= {"attention.post_norm": 1, "feed_forward.post_norm": 1}
+    if config.qk_norm != "none":
+        rows |= {"attention.q_norm": 1, "attention.k_norm": 1}
+    return rows

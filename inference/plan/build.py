@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from inference.models.config import ModelConfig
 from inference.plan.ops import (
     ActivationGate,
@@ -59,14 +61,8 @@ class _Builder:
         return self._op("embed", "embedding", None, (), c.hidden_size, Embed(c.embedding_scale), (table,), dtype="f32")
 
     def layer(self, layer: int, x: TensorRef) -> TensorRef:
-        attended = self._attention(layer, self._norm(layer, "attention.norm", x))
-        if self.config.post_norms:
-            attended = self._norm(layer, "attention.post_norm", attended)
-        x = self._op("add", "attention.residual", layer, (attended, x), x.columns, Add(), dtype="f32")
-        gated = self._feed_forward(layer, self._norm(layer, "feed_forward.norm", x))
-        if self.config.post_norms:
-            gated = self._norm(layer, "feed_forward.post_norm", gated)
-        return self._op("add", "feed_forward.residual", layer, (gated, x), x.columns, Add(), dtype="f32")
+        x = self._residual(layer, "attention", self._attention, x)
+        return self._residual(layer, "feed_forward", self._feed_forward, x)
 
     def head(self, x: TensorRef, logits: Logits, sample: bool) -> None:
         c = self.config
@@ -79,12 +75,21 @@ class _Builder:
         attributes = RmsNorm(c.norm_eps, c.hidden_size)
         x = self._op("rmsnorm", "final_norm", None, (x,), c.hidden_size, attributes, (norm,), rows=rows)
         head = WeightRef(("lm_head",), c.vocab_size, c.hidden_size)
-        x = self._op("lm_head", "lm_head", None, (x,), c.vocab_size, Matmul(), (head,), rows=rows, dtype="f32")
+        matmul = Matmul(scale=c.logit_scale)
+        x = self._op("lm_head", "lm_head", None, (x,), c.vocab_size, matmul, (head,), rows=rows, dtype="f32")
         if c.logit_softcap is not None:
             cap = Softcap(c.logit_softcap)
             x = self._op("softcap", "logit_softcap", None, (x,), c.vocab_size, cap, rows=rows, dtype="f32")
         if sample:
             self._op("sample", "sample", None, (x,), 1, Sample(), rows=1, dtype="f32")
+
+    def _residual(self, layer: int, part: str, body: Callable[[int, TensorRef], TensorRef], x: TensorRef) -> TensorRef:
+        """x + residual_scale * post_norm(body(pre_norm(x)))."""
+        c = self.config
+        made = body(layer, self._norm(layer, f"{part}.norm", x) if c.pre_norms else x)
+        if c.post_norms:
+            made = self._norm(layer, f"{part}.post_norm", made)
+        return self._op("add", f"{part}.residual", layer, (made, x), x.columns, Add(c.residual_scale), dtype="f32")
 
     def _attention(self, layer: int, x: TensorRef) -> TensorRef:
         c = self.config
@@ -92,9 +97,10 @@ class _Builder:
         q = self._matmul(layer, "attention.q", x, c.q_size)
         k = self._matmul(layer, "attention.k", x, c.kv_size)
         v = self._matmul(layer, "attention.v", x, c.kv_size)
-        if c.qk_norm:
-            q = self._norm(layer, "attention.q_norm", q, group=c.head_dim)
-            k = self._norm(layer, "attention.k_norm", k, group=c.head_dim)
+        if c.qk_norm != "none":
+            by_head = c.qk_norm == "head"
+            q = self._norm(layer, "attention.q_norm", q, c.head_dim if by_head else c.q_size)
+            k = self._norm(layer, "attention.k_norm", k, c.head_dim if by_head else c.kv_size)
         q = self._op("rope", "attention.q_rope", layer, (q,), c.q_size, Rope(rope, c.head_dim))
         k = self._op("rope", "attention.k_rope", layer, (k,), c.kv_size, Rope(rope, c.head_dim))
         append = KvAppend(c.num_heads, c.num_kv_heads, c.head_dim)
@@ -122,8 +128,10 @@ class _Builder:
         return self._matmul(layer, "feed_forward.down", gated, c.hidden_size)
 
     def _matmul(self, layer: int, name: str, x: TensorRef, columns: int) -> TensorRef:
-        weight = WeightRef((f"layers.{layer}.{name}",), columns, x.columns)
-        return self._op("matmul", name, layer, (x,), columns, Matmul(), (weight,))
+        weights = [WeightRef((f"layers.{layer}.{name}",), columns, x.columns)]
+        if name in self.config.biases:
+            weights.append(WeightRef((f"layers.{layer}.{name}.bias",), columns, 1))
+        return self._op("matmul", name, layer, (x,), columns, Matmul(bias=len(weights) > 1), tuple(weights))
 
     def _norm(self, layer: int, name: str, x: TensorRef, group: int | None = None) -> TensorRef:
         group = group or x.columns

@@ -76,7 +76,7 @@ def norm_into_matmul(ops: list[Op], formats: WeightFormats) -> list[Op]:
             fused = replace(
                 reader,
                 inputs=(norm.inputs[0], *reader.inputs[1:]),
-                weights=(reader.weights[0], norm.weights[0]),
+                weights=(*reader.weights, norm.weights[0]),
                 attributes=replace(_matmul(reader), norm_eps=norm.attributes.eps),  # type: ignore[union-attr]
             )
             _replace(result, reader, _note(fused, f"norm_into_matmul: {norm.name}"))
@@ -94,6 +94,12 @@ def residual_into_producer(ops: list[Op], formats: WeightFormats) -> list[Op]:
         if producer is None or not isinstance(producer.attributes, Matmul | RmsNorm):
             _replace(result, add, _note(add, "residual_into_producer: the operand is not made by a matmul or norm"))
             continue
+        attributes = replace(producer.attributes, residual=True)
+        if isinstance(attributes, Matmul):
+            attributes = replace(attributes, scale=attributes.scale * add.attributes.scale)
+        elif add.attributes.scale != 1:
+            _replace(result, add, _note(add, "residual_into_producer: a norm does not scale its result"))
+            continue
         if len(_readers(result, producer.output)) > 1:
             _replace(result, add, _note(add, f"residual_into_producer: {producer.name} is read elsewhere too"))
             continue
@@ -101,7 +107,7 @@ def residual_into_producer(ops: list[Op], formats: WeightFormats) -> list[Op]:
             producer,
             inputs=(producer.inputs[0], add.inputs[1]),
             output=add.output,
-            attributes=replace(producer.attributes, residual=True),
+            attributes=attributes,
         )
         result.remove(producer)
         _replace(result, add, _note(fused, f"residual_into_producer: {add.name}"))
@@ -120,12 +126,12 @@ def rope_into_append(ops: list[Op], formats: WeightFormats) -> list[Op]:
         weights: tuple[WeightRef, ...] = ()
         eps = None
         norm_q, norm_k = by_output.get(q), by_output.get(k)
-        if norm_q is not None and norm_k is not None and norm_q.kind == norm_k.kind == "rmsnorm":
+        assert isinstance(append.attributes, KvAppend) and isinstance(rope_k.attributes, Rope)
+        if norm_q is not None and norm_k is not None and _is_norm_of(norm_q, norm_k, append.attributes.head_dim):
             removed += [norm_q, norm_k]
             q, k = norm_q.inputs[0], norm_k.inputs[0]
             weights = (norm_q.weights[0], norm_k.weights[0])
             eps = norm_q.attributes.eps  # type: ignore[union-attr]
-        assert isinstance(append.attributes, KvAppend) and isinstance(rope_k.attributes, Rope)
         fused = replace(
             append,
             inputs=(q, k, append.inputs[1]),
@@ -154,15 +160,20 @@ def _stack(ops: list[Op], formats: WeightFormats, names: tuple[str, ...], merged
     for first in [op for op in ops if op.name == names[0] and op.kind == "matmul"]:
         members = [op for op in ops if op.layer == first.layer and op.name in names and op.kind == "matmul"]
         sources = tuple(source for op in members for source in op.weights[0].sources)
+        unmet = None
         if common_format(sources, formats) is None:
             found = ", ".join(f"{source.rsplit('.', 1)[1]} is {formats[source]}" for source in sources)
+            unmet = f"the formats cannot be stacked ({found})"
+        elif len({_matmul(op) for op in members}) > 1:
+            unmet = "only some of them have a bias"
+        if unmet:
             for op in members:
-                _replace(result, op, _note(op, f"{rewrite}: not applied, the formats cannot be stacked ({found})"))
+                _replace(result, op, _note(op, f"{rewrite}: not applied, {unmet}"))
             continue
-        weight = WeightRef(sources, sum(op.weights[0].rows for op in members), first.weights[0].columns)
+        weights = tuple(_stacked(refs) for refs in zip(*(op.weights for op in members), strict=True))
         columns = sum(op.output.columns for op in members)
         output = TensorRef(f"layers.{first.layer}.{merged_name}", first.output.rows, columns, first.output.dtype)
-        merged = replace(first, name=merged_name, output=output, weights=(weight,))
+        merged = replace(first, name=merged_name, output=output, weights=weights)
         _replace(result, first, _note(merged, f"{rewrite}: {', '.join(op.name for op in members)}"))
         for op in members[1:]:
             result.remove(op)
@@ -173,6 +184,16 @@ def _stack(ops: list[Op], formats: WeightFormats, names: tuple[str, ...], merged
             column += op.output.columns
         result = [replace(op, inputs=tuple(views.get(tensor, tensor) for tensor in op.inputs)) for op in result]
     return result
+
+
+def _stacked(refs: tuple[WeightRef, ...]) -> WeightRef:
+    sources = tuple(source for ref in refs for source in ref.sources)
+    return WeightRef(sources, sum(ref.rows for ref in refs), refs[0].columns)
+
+
+def _is_norm_of(q: Op, k: Op, head_dim: int) -> bool:
+    """Whether q and k come from norms of single heads, which the append can do on the way."""
+    return all(isinstance(op.attributes, RmsNorm) and op.attributes.group == head_dim for op in (q, k))
 
 
 def _matmul(op: Op) -> Matmul:

@@ -44,7 +44,7 @@ class TensorRef:
 
 @dataclass(frozen=True)
 class WeightRef:
-    """A weight matrix (rows, columns), or a vector as (1, columns): the named weights stacked by rows."""
+    """A weight matrix (rows, columns): the named weights stacked by rows. A norm is (1, columns), a bias (rows, 1)."""
 
     sources: tuple[str, ...]
     rows: int
@@ -76,13 +76,15 @@ class RmsNorm:
 
 @dataclass(frozen=True)
 class Matmul:
-    """output = f(x) @ W.T [+ residual], with optional pieces fused in.
+    """output = scale * (f(x) @ W.T [+ bias]) [+ residual], with optional pieces fused in.
 
-    `norm_eps`: f is the RMS norm with the second weight (1, D), else f is the identity.
-    `activation`: W stacks gate over up (2F rows) and output = activation(gate) * up.
-    Inputs: x [, residual]. Weights: W [, norm weight].
+    `norm_eps`: f is the RMS norm with the last weight (1, D), else f is the identity.
+    `activation`: W stacks gate over up (2F rows) and output = scale * activation(gate) * up [+ residual].
+    Inputs: x [, residual]. Weights: W [, bias (rows of W, 1)] [, norm weight].
     """
 
+    scale: float = 1.0
+    bias: bool = False
     norm_eps: float | None = None
     activation: Activation | None = None
     residual: bool = False
@@ -90,7 +92,9 @@ class Matmul:
 
 @dataclass(frozen=True)
 class Add:
-    """output = a + b."""
+    """output = scale * a + b."""
+
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-// y = a + b, or y = activation(a) * b, elementwise, by the constant OPERATION.
+// y = SCALE * a + b, or y = activation(a) * b, elementwise, by the constant OPERATION.
 //
 // Bindings: a (T, A_STRIDE) ${A_TYPE}, b (T, B_STRIDE) ${B_TYPE}, read from column *_FIRST;
 //           y (T, COLUMNS) ${Y_TYPE}; state u32.
@@ -22,7 +22,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   let left = f32(a[id.y * ${A_STRIDE}u + ${A_FIRST}u + id.x]);
   let right = f32(b[id.y * ${B_STRIDE}u + ${B_FIRST}u + id.x]);
 //% if OPERATION == "add"
-  y[id.y * ${COLUMNS}u + id.x] = ${Y_TYPE}(left + right);
+  y[id.y * ${COLUMNS}u + id.x] = ${Y_TYPE}(${SCALE} * left + right);
 //% else
   y[id.y * ${COLUMNS}u + id.x] = ${Y_TYPE}(activate(left) * right);
 //% endif

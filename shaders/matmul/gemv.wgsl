@@ -1,10 +1,10 @@
-// One-row matmul: y = f(x) @ W.T, with an optional RMS norm of x, gated activation, and residual add.
+// One-row matmul: y = SCALE * (f(x) @ W.T + bias), with an optional RMS norm of x, gated activation, and residual add.
 //
-// Bindings: planes of W (weights.wgsl); x (COLUMNS) ${X_TYPE}; [norm weight (COLUMNS) f32]; [residual ${Y_TYPE}];
-//           y ${Y_TYPE}, where this part of W fills OUT_ROWS elements from FIRST_ROW on.
+// Bindings: planes of W (weights.wgsl); x (COLUMNS) ${X_TYPE}; [bias (rows of W) f32]; [norm weight (COLUMNS) f32];
+//           [residual ${Y_TYPE}]; y ${Y_TYPE}, where this part of W fills OUT_ROWS elements from FIRST_ROW on.
 // Grid: ceil(OUT_ROWS / (ROWS * LANE_GROUPS)) workgroups, folded over x and y.
 // LANES invocations share ROWS rows of W; each reads every LANES-th unit of 8 columns. With GATED, W holds
-// OUT_ROWS gate rows, then as many up rows. REDUCE is "subgroup" (shuffles) or "workgroup" (shared memory).
+// OUT_ROWS gate rows, then as many up rows; the bias of up begins at UP_BIAS. REDUCE is "subgroup" (shuffles) or "workgroup" (shared memory).
 // Accumulates in f32.
 
 //% if "f16" in (X_TYPE, Y_TYPE)
@@ -17,6 +17,10 @@ enable f16;
 
 //% set at = namespace(next=PLANES)
 @group(0) @binding(${at.next}) var<storage, read> x: array<vec4<${X_TYPE}>>;
+//% if BIAS
+//% set at.next = at.next + 1
+@group(0) @binding(${at.next}) var<storage, read> bias: array<f32>;
+//% endif
 //% if NORM
 //% set at.next = at.next + 1
 @group(0) @binding(${at.next}) var<storage, read> norm: array<vec4<f32>>;
@@ -91,12 +95,21 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) co
   if (lane != 0u) { return; }
 //% for r in range(ROWS)
   if (first + ${r}u < OUT_ROWS) {
-//% if GATED
-    var value = activate(sums[${r}] * scale) * (sums[${ROWS + r}] * scale);
-//% else
-    var value = sums[${r}] * scale;
-//% endif
     let out = FIRST_ROW + first + ${r}u;
+    var value = sums[${r}] * scale;
+//% if BIAS
+    value += bias[out];
+//% endif
+//% if GATED
+    var up = sums[${ROWS + r}] * scale;
+//% if BIAS
+    up += bias[${UP_BIAS}u + out];
+//% endif
+    value = activate(value) * up;
+//% endif
+//% if SCALE != 1
+    value *= ${SCALE};
+//% endif
 //% if RESIDUAL
     value += f32(residual[out]);
 //% endif

@@ -1,10 +1,12 @@
-// Many-row matmul: Y = f(X) @ W.T, with an optional RMS norm of X, gated activation, and residual add.
+// Many-row matmul: Y = SCALE * (f(X) @ W.T + bias), with an optional RMS norm of X, gated activation, and residual add.
 //
-// Bindings: planes of W (weights.wgsl); X (T, COLUMNS) ${X_TYPE}; [norm weight (COLUMNS) f32]; [residual ${Y_TYPE}];
-//           Y (T, Y_COLUMNS) ${Y_TYPE}, where this part of W fills OUT_ROWS columns from FIRST_ROW on; state u32.
+// Bindings: planes of W (weights.wgsl); X (T, COLUMNS) ${X_TYPE}; [bias (rows of W) f32]; [norm weight (COLUMNS) f32];
+//           [residual ${Y_TYPE}]; Y (T, Y_COLUMNS) ${Y_TYPE}, where this part of W fills OUT_ROWS columns from FIRST_ROW
+//           on; state u32.
 // Grid: (ceil(OUT_ROWS / TILE_COLUMNS), T / TILE_ROWS). Tiles past state.rows leave early.
 // A workgroup makes TILE_ROWS x TILE_COLUMNS outputs, each invocation THREAD_ROWS x THREAD_COLUMNS of them, over
-// slices of TILE_K columns held in workgroup memory. With GATED, W holds OUT_ROWS gate rows, then as many up rows.
+// slices of TILE_K columns held in workgroup memory. With GATED, W holds OUT_ROWS gate rows, then as many up rows; the
+// bias of up begins at UP_BIAS.
 // The norm's scale is one factor a row: its sum of squares is gathered on the way and applied at the end.
 // Accumulates in f32.
 
@@ -18,6 +20,10 @@ enable f16;
 
 //% set at = namespace(next=PLANES)
 @group(0) @binding(${at.next}) var<storage, read> x: array<vec4<${X_TYPE}>>;
+//% if BIAS
+//% set at.next = at.next + 1
+@group(0) @binding(${at.next}) var<storage, read> bias: array<f32>;
+//% endif
 //% if NORM
 //% set at.next = at.next + 1
 @group(0) @binding(${at.next}) var<storage, read> norm: array<vec4<f32>>;
@@ -135,11 +141,21 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     {
       let column = tile_column + thread_column + ${c * (TILE_COLUMNS // THREAD_COLUMNS)}u;
       if (column < OUT_ROWS) {
-        let at = (tile_row + row) * Y_COLUMNS + FIRST_ROW + column;
-//% if GATED
-        var value = activate(sums[${r}][${c}] * scale) * (up_sums[${r}][${c}] * scale);
-//% else
+        let out = FIRST_ROW + column;
+        let at = (tile_row + row) * Y_COLUMNS + out;
         var value = sums[${r}][${c}] * scale;
+//% if BIAS
+        value += bias[out];
+//% endif
+//% if GATED
+        var up = up_sums[${r}][${c}] * scale;
+//% if BIAS
+        up += bias[${UP_BIAS}u + out];
+//% endif
+        value = activate(value) * up;
+//% endif
+//% if SCALE != 1
+        value *= ${SCALE};
 //% endif
 //% if RESIDUAL
         value += f32(residual[at]);

@@ -1,0 +1,26 @@
+"""OLMo 2: norms after each part and none before; q and k are normalised over their whole width (arXiv:2501.00656)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from inference.formats.gguf import GGUFFile
+from inference.models import llama
+from inference.models.common import HF_NAMES, POST_NORM_PARTS, Family, gguf_config
+from inference.models.config import ModelConfig
+from inference.models.fields import Fields
+
+
+def config_from_hf(fields: Fields) -> ModelConfig:
+    return _with_post_norms(llama.config_from_hf(fields))
+
+
+def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
+    return _with_post_norms(gguf_config(file, fields, interleaved=False))
+
+
+def _with_post_norms(config: ModelConfig) -> ModelConfig:
+    return replace(config, pre_norms=False, post_norms=True, qk_norm="projection")
+
+
+FAMILY = Family(config_from_hf, config_from_gguf, replace(HF_NAMES, parts={**HF_NAMES.parts, **POST_NORM_PARTS}))
