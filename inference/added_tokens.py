@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+_SPACES = re.compile(r"\s*")
+_WORD = re.compile(r"\w")
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How a token is found, as in tokenizer.json.
+
+    `lstrip` and `rstrip` take the white space on that side along; `single_word` finds it only where no word
+    character touches it; `normalized` looks for it in normalised text.
+    """
+
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool = False
+
+
+PLAIN = Matching()
 
 
 class AddedTokens:
     """Splits text at a set of token texts: the leftmost match, of several there the longest.
 
-    Candidates are found by their first character, so that thousands of tokens cost no more than a few.
+    Candidates are found by their first character, so that thousands of tokens cost no more than a few. Tokens that
+    are not in `matching` are found wherever their text is.
     """
 
-    def __init__(self, ids: Mapping[str, int]) -> None:
+    def __init__(self, ids: Mapping[str, int], matching: Mapping[str, Matching] | None = None) -> None:
         self._ids = dict(ids)
+        self._matching = dict(matching or {})
         lengths: dict[str, set[int]] = {}
         for text in self._ids:
             lengths.setdefault(text[0], set()).add(len(text))
@@ -22,18 +45,29 @@ class AddedTokens:
 
     def split(self, text: str) -> Iterator[str | int]:
         """Yields the text in order: strings without any of the tokens, never empty, and ids."""
-        start = position = 0
+        done = position = 0
         while self._first is not None and (candidate := self._first.search(text, position)):
-            position = candidate.start()
-            for length in self._lengths[text[position]]:
-                token_id = self._ids.get(text[position : position + length])
-                if token_id is not None:
-                    if start < position:
-                        yield text[start:position]
-                    yield token_id
-                    start = position = position + length
-                    break
-            else:
-                position += 1
-        if start < len(text):
-            yield text[start:]
+            start = candidate.start()
+            token = next((t for n in self._lengths[text[start]] if (t := text[start : start + n]) in self._ids), None)
+            if token is None:
+                position = start + 1
+                continue
+            position = end = start + len(token)
+            how = self._matching.get(token, PLAIN)
+            if how.single_word and (_WORD.match(text, end) or (start and _WORD.match(text[start - 1]))):
+                continue
+            if how.lstrip:
+                start -= len(text[done:start]) - len(text[done:start].rstrip())
+            if how.rstrip:
+                position = end = _end_of_spaces(text, end)
+            if done < start:
+                yield text[done:start]
+            yield self._ids[token]
+            done = end
+        if done < len(text):
+            yield text[done:]
+
+
+def _end_of_spaces(text: str, start: int) -> int:
+    found = _SPACES.match(text, start)
+    return start if found is None else found.end()

@@ -24,19 +24,19 @@ import numpy.typing as npt
 from inference.vocabulary import TokenType, Vocabulary
 
 Merges = npt.NDArray[np.int32]
+Scores = npt.NDArray[np.float32]
 _CACHE_FORM = b"glasschat sentencepiece merges 1"
 _DIGEST_BYTES = 32
 _NONE = -float("inf")
 
 
-def merges_from_scores(vocabulary: Vocabulary) -> Merges:
-    """The merges as ids of the two parts, int32 (merges, 2), best score first."""
-    assert vocabulary.scores is not None
+def merges_from_scores(vocabulary: Vocabulary, token_scores: Scores) -> Merges:
+    """The merges as ids of the two parts, int32 (merges, 2), best score first; `token_scores` is (tokens,)."""
     normal = np.flatnonzero(vocabulary.types == TokenType.NORMAL).tolist()
     ids = {vocabulary.tokens[i]: i for i in normal}
     # Single characters may be of another type, as a newline is in Gemma.
     ids |= {t: i for t, i in vocabulary.user_defined.items() if len(t) == 1}
-    scores = vocabulary.scores.tolist()
+    scores = token_scores.tolist()
     score_of = {vocabulary.tokens[i]: scores[i] for i in normal}
     found: list[tuple[float, int, int]] = []
     for text, score in score_of.items():
@@ -67,24 +67,23 @@ def _last_join(text: str, score_of: dict[str, float]) -> tuple[str, str] | None:
     return pair
 
 
-def cached_merges(vocabulary: Vocabulary, cache_folder: Path | None) -> Merges:
+def cached_merges(vocabulary: Vocabulary, scores: Scores, cache_folder: Path | None) -> Merges:
     """`merges_from_scores`, kept in `cache_folder` under a hash of the vocabulary. A damaged file is made again."""
     if cache_folder is None:
-        return merges_from_scores(vocabulary)
-    path = cache_folder / f"{_fingerprint(vocabulary)}.merges"
+        return merges_from_scores(vocabulary, scores)
+    path = cache_folder / f"{_fingerprint(vocabulary, scores)}.merges"
     merges = _read(path)
     if merges is None:
-        merges = merges_from_scores(vocabulary)
+        merges = merges_from_scores(vocabulary, scores)
         _write(path, merges)
     return merges
 
 
-def _fingerprint(vocabulary: Vocabulary) -> str:
-    assert vocabulary.scores is not None
+def _fingerprint(vocabulary: Vocabulary, scores: Scores) -> str:
     digest = hashlib.blake2b(_CACHE_FORM, digest_size=16)
     digest.update("\0".join(vocabulary.tokens).encode())
     digest.update(vocabulary.types.tobytes())
-    digest.update(vocabulary.scores.tobytes())
+    digest.update(scores.tobytes())
     return digest.hexdigest()
 
 

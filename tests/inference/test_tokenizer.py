@@ -171,9 +171,9 @@ def test_merges_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     calls: list[Vocabulary] = []
     original = sentencepiece.merges_from_scores
 
-    def counted(vocabulary: Vocabulary) -> sentencepiece.Merges:
+    def counted(vocabulary: Vocabulary, scores: sentencepiece.Scores) -> sentencepiece.Merges:
         calls.append(vocabulary)
-        return original(vocabulary)
+        return original(vocabulary, scores)
 
     monkeypatch.setattr(sentencepiece, "merges_from_scores", counted)
     assert Tokenizer.from_gguf(metadata, folder).encode("The garden's stones") == expected
