@@ -1,8 +1,8 @@
 // Reading planar weights (inference/formats/planar.py) of format ${FORMAT}, ${COLUMNS} columns.
 //
 // Bindings 0 ..: the planes low [, high] [, scales] [, supers], u32, row-major with the strides below.
-// LOW_BITS and HIGH_BITS a weight (HIGH_BITS 0: no such plane) make its code; TABLE, four words of four signed bytes,
-// turns codes into quants, or is empty. SCALE_FORM, GROUP_SIZE and CODE_BITS say how scales are stored.
+// LOW_BITS and HIGH_BITS a weight (HIGH_BITS 0: no such plane) make its code; TABLE, 16 signed bytes or empty, turns
+// codes into quants. SCALE_FORM, GROUP_SIZE and CODE_BITS say how scales are stored.
 // A unit is 8 consecutive weights of a row. The code's ZERO is folded into the offset, so that a weight is
 // quant * scale + offset, with one scale and offset a unit.
 
@@ -40,18 +40,23 @@ fn ${plane}_codes(row: u32, unit: u32) -> vec2<u32> {
 
 //% endfor
 //% if TABLE
-// The table's entries at four indices below 16: a word by selection, then its byte by shifts.
-fn look_up(index: vec4<u32>) -> vec4<f32> {
-  let odd = (index & vec4<u32>(4u)) != vec4<u32>(0u);
-  let lower = select(vec4<u32>(${TABLE[0]}u), vec4<u32>(${TABLE[1]}u), odd);
-  let upper = select(vec4<u32>(${TABLE[2]}u), vec4<u32>(${TABLE[3]}u), odd);
-  let words = select(lower, upper, index >= vec4<u32>(8u));
-  let shifted = bitcast<vec4<i32>>(words << (vec4<u32>(24u) - 8u * (index & vec4<u32>(3u))));
-  return vec4<f32>(shifted >> vec4<u32>(24u));
+// The table's entries at the four indices that are the bytes of `index`: each bit of an index halves the entries in
+// question, in all four bytes at once.
+fn look_up(index: u32) -> vec4<f32> {
+//% for value in TABLE
+  let entry0_${loop.index0} = ${value % 256 * 0x01010101}u;
+//% endfor
+//% for bit in range(4)
+  let odd${bit} = ((index >> ${bit}u) & 0x01010101u) * 255u;
+//% for pair in range(8 // 2**bit)
+//% set even, odd = "entry%d_%d" % (bit, 2 * pair), "entry%d_%d" % (bit, 2 * pair + 1)
+  let entry${bit + 1}_${pair} = ${even} ^ ((${even} ^ ${odd}) & odd${bit});
+//% endfor
+//% endfor
+  return vec4<f32>(unpack4xI8(entry4_0));
 }
 
 //% endif
-
 // The quants (or, of dense formats, the weights) 8 * unit .. 8 * unit + 7 of a row.
 fn quants(row: u32, unit: u32) -> Unit {
 //% if FORMAT == "f32"
@@ -80,7 +85,7 @@ fn quants(row: u32, unit: u32) -> Unit {
   codes |= high_codes(row, unit) << vec2<u32>(${LOW_BITS}u);
 //% endif
 //% if TABLE
-  return Unit(look_up(unpack4xU8(codes.x)), look_up(unpack4xU8(codes.y)));
+  return Unit(look_up(codes.x), look_up(codes.y));
 //% else
   return Unit(vec4<f32>(unpack4xU8(codes.x)), vec4<f32>(unpack4xU8(codes.y)));
 //% endif

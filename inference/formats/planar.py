@@ -67,24 +67,23 @@ class PlanarFormat:
         """Whether the weights are floats, without scales."""
         return self.scale_form == "none"
 
-    @property
-    def plane_bits(self) -> Mapping[str, tuple[int, int]]:
-        """The planes in their order: (weights, bits), the bits that so many consecutive weights take in the plane."""
-        planes = {"low": (1, self.low_bits)}
+    def row_words(self, columns: int) -> Mapping[str, int]:
+        """The planes in their order, and how many words a row of `columns` weights takes in each."""
+        weights_and_bits = {"low": (1, self.low_bits)}  # so many consecutive weights share so many bits
         if self.high_bits:
-            planes["high"] = (1, self.high_bits)
+            weights_and_bits["high"] = (1, self.high_bits)
         match self.scale_form:
             case "scale":
-                planes["scales"] = (self.group_size, 16)
+                weights_and_bits["scales"] = (self.group_size, 16)
             case "scale_min":
-                planes["scales"] = (self.group_size, 32)
+                weights_and_bits["scales"] = (self.group_size, 32)
             case "exponent":
-                planes["scales"] = (self.group_size, 8)
+                weights_and_bits["scales"] = (self.group_size, 8)
             case "super_scale":
-                planes |= {"scales": (self.group_size, 8), "supers": (SUPER_BLOCK, 16)}
+                weights_and_bits |= {"scales": (self.group_size, 8), "supers": (SUPER_BLOCK, 16)}
             case "super_scale_min":
-                planes |= {"scales": (self.group_size, 2 * self.code_bits), "supers": (SUPER_BLOCK, 32)}
-        return planes
+                weights_and_bits |= {"scales": (self.group_size, 2 * self.code_bits), "supers": (SUPER_BLOCK, 32)}
+        return {plane: -(-columns // each * bits // 32) for plane, (each, bits) in weights_and_bits.items()}
 
 
 FORMATS: Mapping[str, PlanarFormat] = {

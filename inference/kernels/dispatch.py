@@ -60,12 +60,12 @@ class DeviceWeight:
 
     @property
     def planes(self) -> tuple[str, ...]:
-        return tuple(self.format.plane_bits)
+        return tuple(self.format.row_words(self.columns))
 
     def constants(self) -> dict[str, Constant]:
         """The constants of weights.wgsl. Strides are in words a row."""
         f = self.format
-        strides = {plane: -(-self.columns // each * bits // 32) for plane, (each, bits) in f.plane_bits.items()}
+        strides = f.row_words(self.columns)
         return {
             "FORMAT": f.name,
             "COLUMNS": self.columns,
@@ -75,17 +75,12 @@ class DeviceWeight:
             "SCALE_FORM": f.scale_form,
             "CODE_BITS": f.code_bits,
             "ZERO": f.zero,
-            "TABLE": _packed(f.table),
+            "TABLE": f.table,
             "LOW_STRIDE": strides["low"],
             "HIGH_STRIDE": strides.get("high", 0),
             "SCALE_STRIDE": strides.get("scales", 0),
             "SUPER_STRIDE": strides.get("supers", 0),
         }
-
-
-def _packed(table: tuple[int, ...]) -> tuple[int, ...]:
-    """Signed bytes as words, four each, the first in the lowest byte."""
-    return tuple(int.from_bytes(bytes(v & 0xFF for v in table[i : i + 4]), "little") for i in range(0, len(table), 4))
 
 
 @dataclass(frozen=True)
