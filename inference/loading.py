@@ -18,6 +18,7 @@ from inference.formats.gguf import GGUFFile, open_gguf
 from inference.kernels.base import parse_preference
 from inference.kv.choose import choose_layouts
 from inference.kv.layout import LayerGroup, describe_groups
+from inference.model_text import text_from_gguf
 from inference.models.config import ModelConfig
 from inference.models.families import config_from_gguf
 from inference.plan.ops import DType
@@ -150,18 +151,10 @@ def settle_context(config: ModelConfig, options: OpenOptions) -> int:
 
 
 def read_tokenizer(file: GGUFFile, notices: list[str]) -> tuple[Tokenizer, ChatTemplate]:
-    """The tokenizer and the chat template; where the file has no template, a plain one and a notice."""
-    tokenizer = Tokenizer.from_gguf(file.metadata, hub.default_store().folder.parent / "tokenizers")
-    bos = "" if tokenizer.bos_id is None else tokenizer.token_text(tokenizer.bos_id)
-    eos = "" if tokenizer.eos_id is None else tokenizer.token_text(tokenizer.eos_id)
-    source = file.metadata.get("tokenizer.chat_template")
-    if source is None:
-        notices.append(
-            f"{file.path.name} has no chat template (it is a base model): messages are joined as plain text, "
-            "which the model continues"
-        )
-        return tokenizer, ChatTemplate.plain(bos if tokenizer.add_bos else "")
-    return tokenizer, ChatTemplate(str(source), bos, eos)
+    """The tokenizer, which knows all stop tokens, and the chat template."""
+    text = text_from_gguf(file.path, file.metadata, hub.default_store().folder.parent / "tokenizers")
+    notices += text.notices
+    return text.tokenizer, text.template
 
 
 def choose_device(wanted: Device) -> DeviceChoice:

@@ -29,7 +29,7 @@ class StopStrings:
             _, start = min(found)
             released, self._held = self._held[:start], ""
             return Release(released, True)
-        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        keep = max((overlap(self._held, stop) for stop in self._stops), default=0)
         released = self._held[: len(self._held) - keep]
         self._held = self._held[len(released) :]
         return Release(released, False)
@@ -40,7 +40,7 @@ class StopStrings:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest proper beginning of `stop` that `text` ends with."""
     longest = min(len(text), len(stop) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)
