@@ -225,7 +225,7 @@ class EngineThread:
         self._events.append(LoadStarted(command.model))
         path = self._resolve(command.model, command.kv, progress, stop.is_set)
         if self._engine is not None:
-            memory, name = self._engine.memory(), _title(self._engine.info)
+            memory, name = self._engine.memory(), self._engine.info.model
             self._close()
             freed = memory.weights_bytes + memory.kv_bytes + memory.scratch_bytes + memory.staging_bytes
             self._events.append(Unloaded(name, freed))
@@ -236,7 +236,7 @@ class EngineThread:
             loaded = Loaded(
                 command.model,
                 command.kv,
-                _title(engine.info),
+                engine.info.model,
                 engine.info,
                 *plans,
                 engine.memory(),
@@ -267,6 +267,3 @@ class EngineThread:
             engine.close()
 
 
-def _title(info: InfoLike) -> str:
-    """The file's name: what a file says of itself is often the name of a training run."""
-    return Path(info.path).stem or info.model

@@ -19,6 +19,7 @@ from inference.loading import Device, OpenOptions, Progress, no_progress, open_m
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 from inference.sequence import Sequence
+from inference.weights import Precision
 
 Messages = Ids[Mapping[str, Any]]
 
@@ -30,8 +31,9 @@ class Engine:
         opened = open_model(name, options, progress)
         self.info = opened.info
         self.config = opened.config
-        self.tokenizer = opened.tokenizer
-        self._template = opened.template
+        self.tokenizer = opened.text.tokenizer
+        self.thinking = opened.text.thinking
+        self._template = opened.text.template
         self._executor = opened.executor
         self._cancelled = threading.Event()
 
@@ -46,6 +48,7 @@ class Engine:
         kernels: Ids[str] = (),
         gpu_memory: int | None = None,
         extend_context: bool = False,
+        weights: Precision = "auto",
         progress: Progress = no_progress,
     ) -> Engine:
         """Open a model by path, catalogue name or hub name; it is fetched where it is not on this machine.
@@ -53,10 +56,11 @@ class Engine:
         `device` "auto" takes the best real GPU, else the CPU. `kv` is a layout of the KV cache by name
         (inference.kv.names.LAYOUTS) or "auto". `context` is in tokens; beyond the model's own it needs
         `extend_context`. `dtype` is that of stored activations and KV; sums are always f32. `kernels` holds
-        "prefer:NAME" or "force:NAME". `gpu_memory` limits what may be allocated there, in bytes. `progress` hears
-        Loading and Notice, and may raise Cancelled. Raises the errors of inference.errors.
+        "prefer:NAME" or "force:NAME". `gpu_memory` limits what may be allocated there, in bytes. `weights` quantises
+        matrices that the file holds as floats (inference.weights). `progress` hears Loading and Notice, and may raise
+        Cancelled. Raises the errors of inference.errors.
         """
-        options = OpenOptions(device, context, extend_context, dtype, tuple(kernels), gpu_memory, kv)
+        options = OpenOptions(device, context, extend_context, dtype, tuple(kernels), gpu_memory, kv, weights)
         return cls(path_or_name, options, progress)
 
     @property

@@ -10,20 +10,18 @@ from typing import Any, Literal
 
 from inference import hub
 from inference.catalog import load_catalog
-from inference.chat_template import ChatTemplate
-from inference.errors import ContextFull, DeviceUnavailable, UnsupportedModel
+from inference.errors import ContextFull, DeviceUnavailable
 from inference.events import Loading, Notice
 from inference.executor import Executor
-from inference.formats.gguf import GGUFFile, open_gguf
+from inference.formats.gguf import GGUFFile
 from inference.kernels.base import parse_preference
 from inference.kv.choose import choose_layouts
 from inference.kv.layout import LayerGroup, describe_groups
-from inference.model_text import text_from_gguf
+from inference.model_files import ModelFiles, open_files
+from inference.model_text import ModelText, text_from_folder, text_from_gguf
 from inference.models.config import ModelConfig
-from inference.models.families import config_from_gguf
 from inference.plan.ops import DType
-from inference.tokenizer import Tokenizer
-from inference.weights import WeightStore
+from inference.weights import Precision, WeightStore
 
 Device = Literal["auto", "webgpu", "cpu"]
 Progress = Callable[[Loading | Notice], None]
@@ -43,6 +41,7 @@ class OpenOptions:
     kernels: tuple[str, ...] = ()
     gpu_memory: int | None = None
     kv: str = "auto"
+    weights: Precision = "auto"
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,7 @@ class OpenedModel:
 
     info: EngineInfo
     config: ModelConfig
-    tokenizer: Tokenizer
-    template: ChatTemplate
+    text: ModelText
     executor: Executor[Any]
 
 
@@ -90,29 +88,21 @@ def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> Op
     """Open a model by path or name. Raises the errors of inference.errors; `progress` may raise Cancelled."""
     path = locate(name, progress)
     start = time.perf_counter()
-    file = open_gguf(path)
-    config = config_from_gguf(file)
-    context = settle_context(config, options)
-    notices: list[str] = []
-    tokenizer, template = read_tokenizer(file, notices)
-    store = WeightStore(file, config)
-    if biases := [name for name in store.unused if name.endswith(".bias")]:
-        raise UnsupportedModel(
-            f"{path.name}: tensor {biases[0]} is a bias, which the {config.family} family is not run with here; "
-            "use another conversion of this model"
-        )
-    if store.unused:
-        notices.append(f"{path.name}: {len(store.unused)} tensors are not used: {', '.join(store.unused[:5])}")
+    files = open_files(path, options.weights)
+    context = settle_context(files.config, options)
+    config = files.config.for_context(context)
+    text = read_text(files)
+    notices = [*files.notices, *text.notices]
     choice = choose_device(options.device)
     groups = choose_layouts(config, options.kv)
-    executor, dtype = make_executor(config, store, choice, groups, options, notices)
+    executor, dtype = make_executor(config, files.store, choice, groups, options, notices)
     try:
         executor.load(lambda done, total: progress(Loading("weights", done, total)))
     except BaseException:
         executor.close()
         raise
     info = EngineInfo(
-        model=path.stem,
+        model=config.name,
         family=config.family,
         path=str(path),
         device=choice.device,
@@ -129,7 +119,7 @@ def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> Op
     )
     for notice in notices:
         progress(Notice(notice))
-    return OpenedModel(info, config, tokenizer, template, executor)
+    return OpenedModel(info, config, text, executor)
 
 
 def locate(name: str | Path, progress: Progress) -> Path:
@@ -150,11 +140,12 @@ def settle_context(config: ModelConfig, options: OpenOptions) -> int:
     return options.context
 
 
-def read_tokenizer(file: GGUFFile, notices: list[str]) -> tuple[Tokenizer, ChatTemplate]:
-    """The tokenizer, which knows all stop tokens, and the chat template."""
-    text = text_from_gguf(file.path, file.metadata, hub.default_store().folder.parent / "tokenizers")
-    notices += text.notices
-    return text.tokenizer, text.template
+def read_text(files: ModelFiles) -> ModelText:
+    """The tokenizer, the template and what else text needs, from the GGUF file or the folder."""
+    if isinstance(files.tensors, GGUFFile):
+        cache = hub.default_store().folder.parent / "tokenizers"
+        return text_from_gguf(files.tensors.path, files.tensors.metadata, cache)
+    return text_from_folder(files.tensors.path.parent)
 
 
 def choose_device(wanted: Device) -> DeviceChoice:

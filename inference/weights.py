@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal
+
 from inference.errors import BadModelFile, UnsupportedModel
 from inference.formats.planar import FORMATS, PlanarTensor, concat_rows, from_dense, from_ggml, widen
+from inference.formats.quantize import quantize
 from inference.formats.tensors import TensorFile, TensorInfo
 from inference.models.config import ModelConfig, StoredWeight
 from inference.plan.fuse import common_format
 from inference.plan.ops import Plan, WeightRef
 
+Precision = Literal["auto", "q8", "q4", "f16"]
+"""What matrices that the file holds as floats become at load; "auto" leaves them as they are."""
+
+PRECISION_FORMATS: Mapping[Precision, str] = {"q8": "q8_0", "q4": "q4_1", "f16": "f16"}
+
 
 class WeightStore:
     """The weights of one model file under their canonical names. Reads nothing until a weight is asked for.
 
-    Vectors (norms and biases) are f32 whatever the file holds; matrices keep the file's format.
+    Vectors (norms and biases) are f32 whatever the file holds; matrices keep the file's format, but for what
+    `precision` asks. `notices` says where it could not be had.
     """
 
-    def __init__(self, file: TensorFile, config: ModelConfig) -> None:
+    def __init__(self, file: TensorFile, config: ModelConfig, precision: Precision = "auto") -> None:
         self._file = file
         self._stored = config.weights
-        self.formats = {
+        held = {
             canonical: _format(file, stored.tensor)
             for canonical, stored in config.weights.items()
             if stored.tensor in file.tensors
         }
+        wanted = PRECISION_FORMATS.get(precision)
+        self.formats = {
+            name: wanted if wanted and _convertible(file.tensors[self._stored[name].tensor], wanted) else format_name
+            for name, format_name in held.items()
+        }
+        self.notices: tuple[str, ...] = ()
+        if wanted and self.formats == held:
+            self.notices = (f"--weights {precision} has no effect: {file.path.name} holds no matrices it applies to",)
         used = {stored.tensor for stored in config.weights.values()}
         self.unused = tuple(name for name in file.tensors if name not in used and name != "rope_freqs.weight")
 
@@ -57,6 +75,11 @@ class WeightStore:
         row_bytes = info.nbytes // info.shape[0]
         rows = data[stored.first_row * row_bytes :][: stored.rows * row_bytes]
         tensor = from_ggml(info.type, rows, stored.rows, columns)
+        if _convertible(info, self.formats[source]):
+            try:
+                tensor = quantize(tensor, self.formats[source])
+            except UnsupportedModel as error:
+                raise UnsupportedModel(f"{self._file.path.name}: tensor {stored.tensor}: {error}") from None
         return tensor if tensor.format.name == format_name else widen(tensor, format_name)
 
     def _check(self, stored: StoredWeight, ref: WeightRef) -> None:
@@ -75,6 +98,18 @@ class WeightStore:
 
 def _is_vector(info: TensorInfo) -> bool:
     return len(info.shape) == 1
+
+
+def _convertible(info: TensorInfo, format_name: str) -> bool:
+    """Whether `format_name` can be made of a tensor at load: of a matrix of floats whose rows fill whole groups."""
+    form = FORMATS[format_name]
+    dense = info.type.lower() in FORMATS and FORMATS[info.type.lower()].dense
+    return (
+        not _is_vector(info)
+        and dense
+        and info.type.lower() != form.name
+        and info.shape[-1] % (form.group_size or 1) == 0
+    )
 
 
 def _format(file: TensorFile, name: str) -> str:

@@ -122,6 +122,11 @@ def _tile(request: MatmulRequest) -> Tile | None:
     return next(fitting, None)
 
 
+def _out_rows(request: MatmulRequest, part: WeightPart) -> int:
+    """How many outputs a part of the weight makes; gate and up rows make one together."""
+    return part.rows // 2 if request.gated else part.rows
+
+
 def _shared_constants(op: Op, weight: DeviceWeight, part: WeightPart) -> dict[str, Constant]:
     matmul = _attributes(op)
     gated = matmul.activation is not None
@@ -150,7 +155,7 @@ def _gemv(
     lanes = min(context.caps.subgroup_size, 32) if subgroup else WORKGROUP_LANES
     lane_groups = min(GEMV_INVOCATIONS, context.caps.max_invocations) // lanes
     constants = _shared_constants(op, weight, weight.parts[index])
-    out_rows = int(constants["OUT_ROWS"])
+    out_rows = _out_rows(request, weight.parts[index])
     # Rows that share their reads of x; fewer where there would not be enough workgroups to fill a device.
     rows = 2 if out_rows >= 1024 and not request.gated else 1
     constants |= {
@@ -179,7 +184,7 @@ def _tiled(
         "Y_COLUMNS": op.output.columns,
     }
     bindings = (*weight.bindings(index), *_operands(op, context), tensor(op.output), STATE)
-    grid = (-(-int(constants["OUT_ROWS"]) // tile.columns), -(-request.rows // tile.rows), 1)
+    grid = (-(-_out_rows(request, weight.parts[index]) // tile.columns), -(-request.rows // tile.rows), 1)
     return Dispatch("matmul/tiled.wgsl", constants, bindings, grid)
 
 
