@@ -76,8 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     models = commands.add_parser("models", help="list, fetch and remove models")
     actions = models.add_subparsers(dest="action", metavar="ACTION")
     actions.add_parser("list", help="the models on this machine and those of the catalogue (the default)")
-    for action, what in (("pull", "fetch a model"), ("info", "what is known of a model"), ("rm", "delete its file")):
-        actions.add_parser(action, help=what).add_argument("name", help="a catalogue name, or org/repo on the hub")
+    named = "a catalogue name; or org/repo, org/repo:Q4_K_M or org/repo/file.gguf on the hub, each with @REVISION"
+    for action, what in (("pull", "fetch a model"), ("info", "what is known of a model"), ("rm", "delete its files")):
+        actions.add_parser(action, help=what, description=what).add_argument("name", help=named)
 
     doctor = commands.add_parser("doctor", help="what this machine offers", parents=[model])
     doctor.add_argument("--json", action="store_true", help="print one JSON object")

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from inference import hub
 from inference.catalog import Catalog
-from inference.events import Loading
+from inference.events import Loading, Notice
 from inference.fit import Fit, fit_by_size, fit_of_file
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model to choose. `name` is what loads it; `path` is None where it must be fetched first.
+    """A model to choose. `name` is what loads it; `path` is None where it must be fetched first, `bytes` those of all
+    its files.
 
     `fit` is for the device that is in use.
     """
@@ -44,7 +45,7 @@ def model_entries(catalog: Catalog, store: hub.Store, device: str = "") -> list[
             context=model.context,
             license=model.license,
             starter=model.name == catalog.starter,
-            fit=fit_of_file(here[model.name].path, device)
+            fit=_fit(here[model.name], device)
             if model.name in here
             else fit_by_size(model.bytes, model.parameters, device),
         )
@@ -52,16 +53,20 @@ def model_entries(catalog: Catalog, store: hub.Store, device: str = "") -> list[
     ]
     known = {model.name for model in catalog.models}
     entries += [
-        ModelEntry(name, name, model.bytes, model.path, fit=fit_of_file(model.path, device))
+        ModelEntry(name, name, model.bytes, model.path, fit=_fit(model, device))
         for name, model in here.items()
         if name not in known
     ]
     return sorted(entries, key=lambda entry: entry.path is None)
 
 
+def _fit(model: hub.InstalledModel, device: str) -> Fit:
+    return fit_of_file(model.path, device) if device == "cpu" else fit_by_size(model.bytes, 0, device)
+
+
 def resolve_model(
     name: str,
-    progress: Callable[[Loading], None],
+    progress: Callable[[Loading | Notice], None],
     cancelled: Callable[[], bool],
     *,
     catalog: Catalog,
@@ -74,7 +79,7 @@ def resolve_model(
 def resolve_usable_model(
     name: str,
     kv: str,
-    progress: Callable[[Loading], None],
+    progress: Callable[[Loading | Notice], None],
     cancelled: Callable[[], bool],
     *,
     catalog: Catalog,

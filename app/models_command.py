@@ -8,13 +8,16 @@ from app.model_list import model_entries, resolve_model
 from app.terminal import ProgressLine, print_table
 from app.units import format_bytes
 from inference import hub
-from inference.catalog import Catalog
-from inference.errors import ModelNotFound
+from inference.catalog import Catalog, HubSource
+from inference.errors import GlasschatError, ModelNotFound
+from inference.fetch.choices import Choice, choose
+
+Rows = list[tuple[str, ...]]
 
 
 def show_list(catalog: Catalog, store: hub.Store) -> int:
     """The models on this machine and those of the catalogue."""
-    rows: list[tuple[str, ...]] = [("NAME", "SIZE", "CONTEXT", "LICENCE", "WHERE")]
+    rows: Rows = [("NAME", "SIZE", "CONTEXT", "LICENCE", "WHERE")]
     for entry in model_entries(catalog, store):
         where = str(entry.path) if entry.path else "to fetch" + (", the starter" if entry.starter else "")
         rows.append((entry.name, format_bytes(entry.bytes), str(entry.context or "-"), entry.license or "-", where))
@@ -23,7 +26,7 @@ def show_list(catalog: Catalog, store: hub.Store) -> int:
 
 
 def pull(name: str, catalog: Catalog, store: hub.Store) -> int:
-    """Fetch a model; prints the path of its file."""
+    """Fetch a model; prints the path of its file, or of its folder."""
     progress = ProgressLine()
     try:
         path = resolve_model(name, progress, lambda: False, catalog=catalog, store=store)
@@ -34,9 +37,9 @@ def pull(name: str, catalog: Catalog, store: hub.Store) -> int:
 
 
 def info(name: str, catalog: Catalog, store: hub.Store) -> int:
-    """What is known of a model without opening it."""
+    """What is known of a model without loading it; of one on the hub, what else its repository holds."""
     found = hub.resolve(name, catalog, store)
-    rows: list[tuple[str, ...]] = [("name", found.name)]
+    rows: Rows = [("name", found.name)]
     if model := catalog.find(name):
         rows += [
             ("title", model.title),
@@ -47,21 +50,69 @@ def info(name: str, catalog: Catalog, store: hub.Store) -> int:
             ("licence", model.license),
             ("sha256", model.sha256),
         ]
-    size = found.path.stat().st_size if found.path else found.bytes
-    rows += [("size", format_bytes(size) if size else "not known before it is fetched")]
-    rows += [("file", str(found.path) if found.path else "not on this machine")]
-    rows += [("source", str(source)) for source in found.sources]
-    print_table(rows)
+    source = next((source for source in found.sources if isinstance(source, HubSource)), None)
+    asked = _ask_hub(found, source) if source and model is None else []
+    if found.path:
+        files = hub.files_of(found.path)
+        sizes = [file.stat().st_size for file in files]
+        rows += [("size", format_bytes(sum(sizes))), ("location", str(found.path))]
+        rows += [("file", f"{file.name}, {format_bytes(size)}") for file, size in zip(files, sizes, strict=True)]
+    elif found.bytes:
+        rows += [("size", format_bytes(found.bytes)), ("location", "not on this machine")]
+    rows += [("source", str(each)) for each in found.sources]
+    print_table(rows + asked)
     return 0
 
 
 def remove(name: str, catalog: Catalog, store: hub.Store) -> int:
-    """Delete a model's file that Glasschat or the hub fetched. Other files are the person's own."""
-    installed = hub.installed(catalog, store)
-    path = Path(name).expanduser().absolute()
-    model = next((model for model in installed if model.name == name or model.path == path), None)
-    if model is None:
-        here = ", ".join(model.name for model in installed) or "none"
-        raise ModelNotFound(f"no fetched model is named {name!r}; on this machine there are: {here}")
+    """Delete the files of a model that Glasschat or the hub fetched. Other files are the person's own."""
+    model = _installed_model(name, catalog, store)
     print(f"removed {model.name}, {format_bytes(hub.remove(model, store))} freed")
     return 0
+
+
+def _ask_hub(found: hub.ResolvedModel, source: HubSource) -> Rows:
+    """The licence and the choices of the source's repository. Where the hub does not answer, that is an error only for
+    a model that is not on this machine."""
+    try:
+        repository = hub.repository(found.name)
+        chosen = choose(repository.choices, source.file, source.quantization)
+    except LookupError as error:
+        raise ModelNotFound(f"{source} {error}") from error
+    except GlasschatError as error:
+        if found.path is None:
+            raise
+        return [("choices", f"not known: {error}")]
+    rows: Rows = [("licence", repository.license or "none is named")]
+    if found.path is None:
+        rows += [("size", format_bytes(chosen.bytes)), ("location", "not on this machine")]
+    return rows + [("choice", _describe(choice, choice == chosen)) for choice in repository.choices]
+
+
+def _describe(choice: Choice, chosen: bool) -> str:
+    parts = f" in {len(choice.files)} files" if len(choice.files) > 1 else ""
+    return f"{choice.name}, {format_bytes(choice.bytes)}{parts}" + (", the one that this name means" if chosen else "")
+
+
+def _installed_model(name: str, catalog: Catalog, store: hub.Store) -> hub.InstalledModel:
+    """The one fetched model that the name stands for. Raises ModelNotFound where there is none, or more than one."""
+    installed = hub.installed(catalog, store)
+    source, path = hub.hub_source(name), Path(name).expanduser().absolute()
+    if source and not source.file and not source.quantization:
+        of_repo = [model.name for model in installed if model.cached and _is_of(model.cached.choice.name, source)]
+        if len(of_repo) > 1:
+            raise ModelNotFound(f"{name} stands for {len(of_repo)} fetched models; name one: {', '.join(of_repo)}")
+    try:
+        resolved = hub.resolve(name, catalog, store).path
+    except ModelNotFound:
+        resolved = None
+    for model in installed:
+        if model.name == name or model.path in (path, resolved):
+            return model
+    here = ", ".join(model.name for model in installed) or "none"
+    raise ModelNotFound(f"no fetched model is named {name!r}; on this machine there are: {here}")
+
+
+def _is_of(name: str, source: HubSource) -> bool:
+    other = hub.hub_source(name)
+    return other is not None and (other.repo, other.revision) == (source.repo, source.revision)

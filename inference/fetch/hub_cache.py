@@ -6,67 +6,94 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference.catalog import HubSource
-from inference.fetch.hub_worker import choose_gguf
+from inference.fetch.choices import Choice, choose, list_choices
 
 
 @dataclass(frozen=True)
-class CachedFile:
-    """A GGUF in the hub cache: `path` is its name in a snapshot of the repository, `bytes` what the file holds."""
+class CachedModel:
+    """A whole model in the hub cache: `choice.name` resolves to it, `folder` is the snapshot that has its files."""
 
-    repo: str
-    file: str
-    path: Path
-    bytes: int
+    choice: Choice
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """Its first GGUF file, or its folder."""
+        return model_path(self.folder, self.choice)
+
+    @property
+    def contents(self) -> frozenset[tuple[str, Path]]:
+        """Its files' names, and where their contents lie."""
+        return frozenset((file, (self.folder / file).resolve()) for file in self.choice.files)
 
 
 def find_in_hub_cache(source: HubSource, cache: Path) -> Path | None:
-    """The source's file in the hub cache; where the source names no file, the best one of its repository there."""
-    from huggingface_hub import try_to_load_from_cache
+    """The source's model in the hub cache, where all its files are in the snapshot of its revision."""
+    from huggingface_hub.file_download import repo_folder_name
 
-    if source.file is None:
-        cached = {found.file: found.path for found in hub_cache_files(cache) if found.repo == source.repo}
-        best = choose_gguf(list(cached))
-        return cached[best] if best else None
-    found = try_to_load_from_cache(source.repo, source.file, cache_dir=cache, revision=source.revision)
-    return Path(found) if isinstance(found, str) else None
+    folder = cache / repo_folder_name(repo_id=source.repo, repo_type="model")
+    ref = folder / "refs" / source.revision
+    snapshot = folder / "snapshots" / (ref.read_text().strip() if ref.is_file() else source.revision)
+    choices = list_choices(_sizes(snapshot))
+    try:
+        return model_path(snapshot, choose(choices, source.file, source.quantization))
+    except LookupError:
+        return None
 
 
-def hub_cache_files(cache: Path) -> tuple[CachedFile, ...]:
-    """Every GGUF in the hub cache, by repository and name; of several snapshots the latest counts."""
+def cached_models(cache: Path) -> tuple[CachedModel, ...]:
+    """Every whole model in the hub cache, by repository; those of the branch `main` first.
+
+    One that several revisions share comes once. A revision that no branch or tag stands for is named by its commit.
+    """
     from huggingface_hub import scan_cache_dir
 
     if not cache.is_dir():
         return ()
-    latest: dict[tuple[str, str], CachedFile] = {}
-    for repo in scan_cache_dir(cache).repos:
-        for revision in sorted(repo.revisions, key=lambda each: each.last_modified):
-            for file in revision.files:
-                if file.file_path.suffix == ".gguf":
-                    name = file.file_path.relative_to(revision.snapshot_path).as_posix()
-                    latest[repo.repo_id, name] = CachedFile(repo.repo_id, name, file.file_path, file.size_on_disk)
-    return tuple(latest[key] for key in sorted(latest))
+    found: dict[frozenset[tuple[str, Path]], CachedModel] = {}
+    repos = [repo for repo in scan_cache_dir(cache).repos if repo.repo_type == "model"]
+    for repo in sorted(repos, key=lambda each: each.repo_id):
+        # False sorts before True, so main comes first, then other names, then the newest of bare commits.
+        for revision in sorted(
+            repo.revisions, key=lambda each: ("main" not in each.refs, not each.refs, -each.last_modified)
+        ):
+            name = "main" if "main" in revision.refs else min(revision.refs, default=revision.commit_hash)
+            for choice in list_choices(_sizes(revision.snapshot_path), repo.repo_id, name):
+                model = CachedModel(choice, revision.snapshot_path)
+                found.setdefault(model.contents, model)
+    return tuple(found.values())
 
 
-def remove_from_hub_cache(path: Path, cache: Path) -> int:
-    """Remove a file of the hub cache and return the bytes freed; a repository left without files goes as a whole.
+def model_path(folder: Path, choice: Choice) -> Path:
+    """What stands for the choice whose files are in `folder`: its first GGUF file, or the folder."""
+    return folder if choice.is_folder else folder / choice.files[0]
 
-    Its contents stay where another snapshot still uses them.
+
+def remove_from_hub_cache(model: CachedModel, cache: Path) -> int:
+    """Remove the model's files, from all revisions that share them, and return the bytes freed.
+
+    Contents that other files share stay. A repository left without files goes as a whole.
     """
     from huggingface_hub import scan_cache_dir
 
-    info = scan_cache_dir(cache)
+    info, contents = scan_cache_dir(cache), model.contents
     for repo in info.repos:
-        files = [file for revision in repo.revisions for file in revision.files]
-        blob = next((file.blob_path for file in files if file.file_path == path), None)
-        if blob is None:
-            continue
-        size = blob.stat().st_size
-        if len(files) == 1:
-            info.delete_revisions(*(revision.commit_hash for revision in repo.revisions)).execute()
-            return size
-        path.unlink()
-        if any(file.blob_path == blob for file in files if file.file_path != path):
-            return 0
-        blob.unlink(missing_ok=True)
-        return size
+        if repo.repo_path in model.folder.parents:
+            files = [(revision.snapshot_path, file) for revision in repo.revisions for file in revision.files]
+            ours = [
+                file
+                for snapshot, file in files
+                if (file.file_path.relative_to(snapshot).as_posix(), file.file_path.resolve()) in contents
+            ]
+            everything = len(ours) == len(files)
+            commits = [revision.commit_hash for revision in repo.revisions]
+            strategy = info.delete_revisions(*commits) if everything else info.delete_files(*ours)
+            strategy.execute()
+            return strategy.expected_freed_size
     return 0
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Names below a folder, and their sizes in bytes; links to nothing do not count."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}

@@ -1,96 +1,122 @@
-"""The child process that downloads one file from the Hugging Face hub into its shared cache.
+"""The child process that asks the Hugging Face hub and downloads from it into its shared cache.
 
-Run as a script, so that it imports nothing of Glasschat. Its one argument is a JSON object with `repo`, `file` (or
-null: choose), `revision`, `cache` (folder) and `sha256` (or null). It writes one JSON object a line: `{"done",
-"total"}` in bytes while it works, then `{"path"}` or `{"error", "missing"}`; an error reads on after the source's
-name.
+Its one argument is a JSON object: `action` ("list" or "fetch"), `repo`, `file` and `quantization` (or null),
+`revision`, `cache` (folder) and `sha256` (of the one file, or null). It writes one JSON object a line: `{"notice"}` and
+`{"done", "total"}` in bytes while it works, then `{"path"}`, `{"files", "license"}` or `{"error", "missing"}`; an error
+reads on after the source's name.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import re
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-# Best first: the usual compromise of size and quality, then what is near it, then the large ones.
-PREFERRED = ("Q4_K_M", "Q4_1", "Q4_0", "Q4_K_S", "Q5_K_M", "Q5_0", "Q6_K", "Q8_0", "F16", "BF16", "F32")
+from inference.errors import FetchFailed
+from inference.fetch.choices import Choice, choose, list_choices
+from inference.fetch.disk import megabytes, require_room
+from inference.fetch.hub_errors import Refused, explain
+from inference.fetch.hub_leftovers import remove_leftovers
+
 # An answer within this time, or the next source is tried.
 ANSWER_S = 10
 # The library's own 10 MB would move the progress bar once in ten seconds on a slow line.
 PROGRESS_BYTES = 256 * 1024
 
 
-def choose_gguf(files: list[str]) -> str | None:
-    """The file to take from a repository: one GGUF in one piece, the best of PREFERRED, else the first by name.
+def look_up(request: dict[str, Any]) -> Any:
+    """The repository's huggingface_hub.ModelInfo, with sizes and checksums. The library does not retry here: the next
+    source should not wait for that."""
+    import huggingface_hub
 
-    Vision projectors (mmproj) and parts of split files are no models of their own.
-    """
-    whole = [
-        file
-        for file in sorted(files)
-        if file.lower().endswith(".gguf")
-        and not re.search(r"-\d{5}-of-\d{5}\.gguf$", file)
-        and not Path(file).name.startswith("mmproj")
-    ]
-    for quantization in PREFERRED:
-        for file in whole:
-            if re.search(rf"(?<![A-Za-z0-9]){quantization}\.gguf$", file, re.IGNORECASE):
-                return file
-    return whole[0] if whole else None
+    return huggingface_hub.HfApi().model_info(
+        request["repo"], revision=request["revision"], files_metadata=True, timeout=ANSWER_S
+    )
 
 
-def download(request: dict[str, Any]) -> Path:
-    """Download the file (once: a cached one is returned as it is), check its SHA-256, return its path."""
+def sizes_of(info: Any) -> dict[str, int]:
+    return {file.rfilename: file.size or 0 for file in info.siblings or ()}
+
+
+def license_of(info: Any) -> str | None:
+    prefix = "license:"
+    return next((tag.removeprefix(prefix) for tag in info.tags or () if tag.startswith(prefix)), None)
+
+
+def fetch(request: dict[str, Any]) -> Path:
+    """Download what of a choice's files is not cached, check each against its SHA-256, return the model's path."""
     import huggingface_hub
     from huggingface_hub import constants
 
     constants.DOWNLOAD_CHUNK_SIZE = PROGRESS_BYTES
-    repo, revision, cache = request["repo"], request["revision"], request["cache"]
-    file = request["file"]
-    if file is None:
-        files = huggingface_hub.HfApi().list_repo_files(repo, revision=revision)
-        file = choose_gguf(files)
-        if file is None:
-            raise Refused("has no GGUF file in one piece, and only those can be run", missing=True)
-    # The library would retry an unreachable hub for half a minute; the next source should not wait for that.
-    metadata = huggingface_hub.get_hf_file_metadata(
-        huggingface_hub.hf_hub_url(repo, file, revision=revision), timeout=ANSWER_S, retry_on_errors=False
-    )
-    cached = huggingface_hub.try_to_load_from_cache(repo, file, cache_dir=cache, revision=metadata.commit_hash)
-    if isinstance(cached, str):
-        return Path(cached)
-    path = Path(
-        huggingface_hub.hf_hub_download(repo, file, revision=revision, cache_dir=cache, tqdm_class=progress_class())
-    )
-    # The hub names large files by their SHA-256; others have a Git hash as ETag.
-    is_sha256 = metadata.etag is not None and re.fullmatch("[0-9a-f]{64}", metadata.etag)
-    expected = request["sha256"] or (metadata.etag if is_sha256 else None)
+    repo, revision, cache = request["repo"], request["revision"], Path(request["cache"])
+    info = look_up(request)
+    choice = the_choice(request, sizes_of(info))
+    sums = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
+    if request["sha256"]:
+        sums[choice.files[0]] = request["sha256"]
+
+    def cached(file: str) -> bool:
+        return isinstance(huggingface_hub.try_to_load_from_cache(repo, file, cache, revision=info.sha), str)
+
+    sizes = sizes_of(info)
+    require_room(cache, sum(sizes[file] for file in choice.files if not cached(file)))
+    if left := remove_leftovers(repo, cache):
+        say({"notice": f"{repo}: {megabytes(left)} of an unfinished download were removed; that file starts again"})
+    done, paths = 0, []
+    for file in choice.files:
+        new = not cached(file)
+        # By the revision's name, and also where the file is cached: so that the cache knows which commit that name is.
+        path = Path(
+            huggingface_hub.hf_hub_download(
+                repo, file, revision=revision, cache_dir=cache, tqdm_class=progress_class(done, choice.bytes)
+            )
+        )
+        if info.sha not in path.relative_to(cache).parts:
+            raise Refused("was changed while it was being fetched; try again")
+        if new and file in sums:
+            check(path, sums[file])
+        done += sizes[file]
+        say({"done": done, "total": choice.bytes})
+        paths.append(path)
+    return paths[0].parent if choice.is_folder else paths[0]
+
+
+def the_choice(request: dict[str, Any], sizes: dict[str, int]) -> Choice:
+    """What the request means; where that was a choice among several, it is said."""
+    choices = list_choices(sizes)
     try:
-        found = sha256(path) if expected else None
+        choice = choose(choices, request["file"], request["quantization"])
+    except LookupError as error:
+        raise Refused(str(error), missing=True) from error
+    if request["file"] is None and len(choices) > 1:
+        what = f"{choice.label}, {len(choice.files)} files" if len(choice.files) > 1 else choice.files[0]
+        text = f"{request['repo']}: chose {what} ({megabytes(choice.bytes)}) of {len(choices)} models"
+        say({"notice": f"{text}; `chat models info {request['repo']}` lists them"})
+    return choice
+
+
+def check(path: Path, expected: str) -> None:
+    """Remove the file of the cache where its SHA-256 is another one, or while that is not known."""
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != expected:
-            raise Refused(f"gave a file with SHA-256 {found}, expected {expected}; it was removed, try again")
+            raise Refused(f"gave {path.name} with SHA-256 {found}, expected {expected}; it was removed, try again")
     except BaseException:
         path.resolve().unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         raise
-    return path
 
 
-class Refused(Exception):
-    """The download cannot be done, for a reason that reads on after the source's name."""
+def progress_class(before: int, total: int) -> type:
+    """A progress bar for huggingface_hub that reports to stdout, a line an update, instead of drawing.
 
-    def __init__(self, reason: str, missing: bool = False) -> None:
-        super().__init__(reason)
-        self.missing = missing
-
-
-def progress_class() -> type:
-    """A progress bar for huggingface_hub that reports to stdout, a line an update, instead of drawing."""
+    `before` bytes of `total` came with earlier files.
+    """
     from tqdm import tqdm
 
     class Progress(tqdm):
@@ -100,7 +126,7 @@ def progress_class() -> type:
             super().__init__(*args, **{**options, "disable": False})
 
         def display(self, msg: str | None = None, pos: int | None = None) -> bool:
-            say({"done": int(self.n), "total": int(self.total or 0)})
+            say({"done": before + int(self.n), "total": total})
             return True
 
         # Where these exist, a transfer through Xet reports written and received bytes on one bar, not on two.
@@ -113,39 +139,6 @@ def progress_class() -> type:
     return Progress
 
 
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def explain(error: Exception, request: dict[str, Any]) -> Refused:
-    """Put an error of huggingface_hub into words that read on after the source's name."""
-    from huggingface_hub import errors
-
-    if isinstance(error, Refused):
-        return error
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return Refused("was not asked, because HF_HUB_OFFLINE is set; unset it to download")
-    if isinstance(error, errors.GatedRepoError):
-        return Refused("asks you to accept its terms: do so on its page, then log in with `hf auth login`")
-    if isinstance(error, errors.RepositoryNotFoundError | errors.HFValidationError):
-        return Refused("does not exist or is private: check its name, or log in with `hf auth login`", missing=True)
-    if isinstance(error, errors.RevisionNotFoundError):
-        return Refused(f"has no revision {request['revision']}", missing=True)
-    if isinstance(error, errors.RemoteEntryNotFoundError):
-        return Refused(f"has no file {request['file']}", missing=True)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Refused(
-            f"filled the disk that holds {request['cache']}; nothing was kept: free some space and try again"
-        )
-    if isinstance(error, OSError) and error.filename is not None:
-        return Refused(f"could not be written to {error.filename} ({error.strerror}); nothing was kept")
-    if isinstance(error, errors.HfHubHTTPError) and error.response is not None:
-        return Refused(f"answered with HTTP status {error.response.status_code}; try again later")
-    detail = " ".join(str(error).split()) or type(error).__name__
-    return Refused(f"could not be read ({detail}); check the network and try again")
-
-
 def say(message: dict[str, Any]) -> None:
     print(json.dumps(message), flush=True)
 
@@ -155,7 +148,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     request = json.loads(sys.argv[1])
     try:
-        say({"path": str(download(request))})
+        if request["action"] == "list":
+            info = look_up(request)
+            say({"files": sizes_of(info), "license": license_of(info)})
+        else:
+            say({"path": str(fetch(request))})
+    except FetchFailed as error:
+        say({"error": str(error), "missing": False})
     except Exception as error:
         refused = explain(error, request)
         say({"error": str(refused), "missing": refused.missing})
