@@ -108,6 +108,9 @@ FORMATS: Mapping[str, PlanarFormat] = {
     )
 }
 
+WIDENS_TO_Q8_0 = frozenset(f.name for f in FORMATS.values() if f.scale_form == "scale" and f.group_size == 32)
+"""Formats that q8_0 holds exactly: the same f16 scale for 32 weights, and quants that fit a signed byte."""
+
 
 @dataclass(frozen=True)
 class PlanarTensor:
@@ -200,10 +203,10 @@ def concat_rows(tensors: Sequence[PlanarTensor]) -> PlanarTensor:
 
 
 def widen(tensor: PlanarTensor, format_name: str) -> PlanarTensor:
-    """The same weights in a wider format, exactly: q4_0 or q5_0 as q8_0, with the same scales."""
+    """The same weights in a wider format, exactly: one of WIDENS_TO_Q8_0 as q8_0, with the same scales."""
     if tensor.format.name == format_name:
         return tensor
-    if tensor.format.name not in ("q4_0", "q5_0") or format_name != "q8_0":
+    if tensor.format.name not in WIDENS_TO_Q8_0 or format_name != "q8_0":
         raise ValueError(f"{tensor.format.name} has no exact form in {format_name}")
     low = np.ascontiguousarray(_quants(tensor)).view(np.uint32)
     return PlanarTensor(FORMATS["q8_0"], tensor.rows, tensor.columns, {"low": low, "scales": tensor.planes["scales"]})

@@ -16,9 +16,6 @@ from inference.formats.words import Words, pack_halves, pack_quads
 
 Floats = npt.NDArray[np.float32]
 
-WEIGHT_CHOICES: Mapping[str, str] = {"q8": "q8_0", "q4": "q4_1", "f16": "f16"}
-"""The storage format behind each choice of `--weights`."""
-
 GROUP = 32
 F16_MAX = 65504.0
 # Weights worked on at a time: their temporaries stay in a core's cache.
@@ -32,8 +29,8 @@ def quantize(tensor: PlanarTensor, format_name: str) -> PlanarTensor:
 
     q8_0 is within half a step of 1/127 of a group's largest magnitude; q4_1 takes the scale and minimum that have
     the least squared error among a few. Rows are converted in small chunks, so that besides the result only some MB
-    are held. Raises UnsupportedModel for a weight that is no number or that the format cannot hold (the message has
-    its place in the matrix, the caller adds the tensor's name), ValueError for a tensor that is quantised already
+    are held. Raises UnsupportedModel for a weight that is no number or that the format cannot hold ("holds
+    70000 in row 3 ...": the caller puts the tensor's name in front), ValueError for a tensor that is quantised already
     and for columns that are not whole groups.
     """
     if tensor.format.name == format_name:
@@ -52,8 +49,8 @@ def quantize(tensor: PlanarTensor, format_name: str) -> PlanarTensor:
         if not np.abs(weights).max() <= limit:  # also where it is NaN
             row, column = np.argwhere(~(np.abs(weights) <= limit))[0]
             raise UnsupportedModel(
-                f"the weight in row {start + row}, column {column} is {weights[row, column]:g}, but "
-                f"{format_name} holds numbers up to {limit:g}; keep the weights as they are in the file (no --weights)"
+                f"holds {weights[row, column]:g} in row {start + row}, column {column}, but {format_name} ends at "
+                f"{limit:g}; keep the weights as they are in the file (no --weights)"
             )
         for name, words in pack(weights).items():
             planes[name][part] = words

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from inference.formats.planar import WIDENS_TO_Q8_0
 from inference.plan.ops import Add, KvAppend, Matmul, Op, Plan, RmsNorm, Rope, TensorRef, WeightRef
 
 WeightFormats = Mapping[str, str]
@@ -33,12 +34,12 @@ def fuse(plan: Plan, formats: WeightFormats) -> Plan:
 def common_format(names: tuple[str, ...], formats: WeightFormats) -> str | None:
     """The one format that weights can share without loss and be stacked in, or None.
 
-    Simple round-to-nearest types widen exactly into q8_0, whose scale is the same f16 per 32 weights.
+    Types with one f16 scale per 32 weights widen exactly into q8_0, whose scale is the same.
     """
     found = {formats[name] for name in names}
     if len(found) == 1:
         return found.pop()
-    return "q8_0" if found <= {"q4_0", "q5_0", "q8_0"} else None
+    return "q8_0" if found <= WIDENS_TO_Q8_0 else None
 
 
 def merge_qkv(ops: list[Op], formats: WeightFormats) -> list[Op]:

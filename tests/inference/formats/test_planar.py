@@ -172,7 +172,7 @@ def test_slice_and_concat_refuse_what_does_not_fit() -> None:
         q8.slice_rows(1, 3)
 
 
-@pytest.mark.parametrize("ggml_type", ["Q4_0", "Q5_0", "Q8_0"])
+@pytest.mark.parametrize("ggml_type", ["Q4_0", "Q5_0", "Q8_0", "IQ4_NL"])
 def test_widening_is_exact(ggml_type: str) -> None:
     tensor = from_ggml(ggml_type, random_raw(ggml_type, 3, 160), 3, 160)
     wide = widen(tensor, "q8_0")
@@ -181,8 +181,9 @@ def test_widening_is_exact(ggml_type: str) -> None:
 
 
 def test_widening_refuses_what_is_not_exact() -> None:
-    with pytest.raises(ValueError, match="q4_1 has no exact form in q8_0"):
-        widen(from_ggml("Q4_1", random_raw("Q4_1", 1, 32), 1, 32), "q8_0")
+    for ggml_type in set(QUANTISED) - {"Q4_0", "Q5_0", "Q8_0", "IQ4_NL"}:
+        with pytest.raises(ValueError, match=f"{ggml_type.lower()} has no exact form in q8_0"):
+            widen(from_ggml(ggml_type, random_raw(ggml_type, 1, 256), 1, 256), "q8_0")
 
 
 def test_wrong_length_is_refused() -> None:

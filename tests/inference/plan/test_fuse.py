@@ -131,7 +131,7 @@ def test_formats_that_cannot_be_stacked_leave_a_reason(tiny: Tiny, q: str, k: st
 def test_formats_of_one_scale_are_widened_to_the_widest(tiny: Tiny) -> None:
     config, store = open_store(model(tiny, "llama"))
     formats = dict(store.formats) | {
-        "layers.0.attention.q": "q5_0", "layers.0.attention.k": "q4_0", "layers.0.attention.v": "q8_0"
+        "layers.0.attention.q": "q5_0", "layers.0.attention.k": "iq4_nl", "layers.0.attention.v": "q4_0"
     }  # fmt: skip
     merged = named(rewritten(config, "merge_qkv", formats), "attention.qkv")
     assert common_format(merged.weights[0].sources, formats) == "q8_0"
