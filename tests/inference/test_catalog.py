@@ -6,6 +6,7 @@ import pytest
 
 from inference.catalog import HubSource, PackageSource, load_catalog
 from inference.errors import BadCatalog, ModelNotFound
+from inference.models.families import HF_FAMILIES
 
 GOOD = """
 starter = "small"
@@ -29,8 +30,10 @@ def test_shipped_catalog_names_only_models_that_can_run() -> None:
     catalog = load_catalog()
     starter = catalog.get(catalog.starter)
     assert [type(source) for source in starter.sources] == [HubSource, PackageSource]
-    assert {model.family for model in catalog.models} == {"llama", "gemma3"}
+    assert {model.family for model in catalog.models} <= HF_FAMILIES.keys()
+    assert len(catalog.models) >= 15
     for model in catalog.models:
+        assert model.parameters < 8.1e9
         assert model.context >= 2048
         # A 4- to 8-bit file of so many weights cannot be smaller than 4 bits or larger than 10 bits a weight.
         assert 4 < model.bytes * 8 / model.parameters < 10, model.name
