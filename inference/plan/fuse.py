@@ -158,6 +158,7 @@ REWRITES: tuple[Rewrite, ...] = (
 def _stack(ops: list[Op], formats: WeightFormats, names: tuple[str, ...], merged_name: str, rewrite: str) -> list[Op]:
     """Stack the matmuls called `names` in each layer into one; later readers see views of its output."""
     result = list(ops)
+    views: dict[TensorRef, TensorRef] = {}
     for first in [op for op in ops if op.name == names[0] and op.kind == "matmul"]:
         members = [op for op in ops if op.layer == first.layer and op.name in names and op.kind == "matmul"]
         sources = tuple(source for op in members for source in op.weights[0].sources)
@@ -178,13 +179,11 @@ def _stack(ops: list[Op], formats: WeightFormats, names: tuple[str, ...], merged
         _replace(result, first, _note(merged, f"{rewrite}: {', '.join(op.name for op in members)}"))
         for op in members[1:]:
             result.remove(op)
-        views: dict[TensorRef, TensorRef] = {}
         column = 0
         for op in members:
             views[op.output] = output.view(op.output.name, column, op.output.columns)
             column += op.output.columns
-        result = [replace(op, inputs=tuple(views.get(tensor, tensor) for tensor in op.inputs)) for op in result]
-    return result
+    return [replace(op, inputs=tuple(views.get(tensor, tensor) for tensor in op.inputs)) for op in result]
 
 
 def _stacked(refs: tuple[WeightRef, ...]) -> WeightRef:
