@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from inference.errors import DoesNotFit
-from inference.formats.planar import PlanarTensor
+from inference.formats.planar import FORMATS, PlanarFormat, PlanarTensor
 from inference.gpu.buffers import BufferPool
 from inference.kernels.dispatch import Binding, DeviceWeight, WeightPart
 from inference.plan.fuse import common_format
@@ -30,53 +30,70 @@ class DeviceWeights:
         self.buffers: dict[Binding, Any] = {}
         self.bytes_by_format: dict[str, int] = {}
 
+    def reserve(self, plan: Plan) -> None:
+        """Create the buffers of the weights of `plan`, still empty. Raises DoesNotFit."""
+        for op in plan.ops:
+            for ref in op.weights:
+                self._reserve(ref, _gated(op, ref))
+
     def upload(self, plan: Plan, progress: Callable[[int, int], None] | None = None) -> None:
-        """Upload the weights of `plan`; `progress` hears (weights done, weights in all). Raises DoesNotFit."""
+        """Reserve and upload the weights of `plan`; `progress` hears (weights done, weights in all).
+
+        Raises DoesNotFit, before anything is read.
+        """
+        self.reserve(plan)
         named = [(op, ref) for op in plan.ops for ref in op.weights]
+        filled: set[str] = set()
         for done, (op, ref) in enumerate(named):
-            self._place(ref, _gated(op, ref))
+            weight = self.placed[ref]
+            if weight.name not in filled:
+                filled.add(weight.name)
+                self._fill(weight, self._store.load(ref), _gated(op, ref))
             if progress is not None:
                 progress(done + 1, len(named))
         self._pool.flush()
 
-    def _place(self, ref: WeightRef, gated: bool) -> None:
+    def _reserve(self, ref: WeightRef, gated: bool) -> None:
         name = "+".join(f"{w.tensor}[{w.first_row}:{w.first_row + w.rows}]" for w in self._store.storage(ref))
         tied = next((weight for weight in self.placed.values() if weight.name == name), None)
         if tied is not None:
             self.placed[ref] = tied
             return
-        tensor = self._store.load(ref)
-        weight = plan_parts(name, tensor, gated, self._max_binding)
+        shared = common_format(ref.sources, self._store.formats)
+        assert shared is not None, "fusion stacks only weights that share a format"
+        weight = plan_parts(name, FORMATS[shared], ref.rows, ref.columns, gated, self._max_binding)
         self.placed[ref] = weight
+        row_words = weight.format.row_words(ref.columns)
+        for index, part in enumerate(weight.parts):
+            for binding, plane in zip(weight.bindings(index), weight.planes, strict=True):
+                self.buffers[binding] = self._pool.create("weights", part.rows * row_words[plane] * 4, binding.name)
+        held = self.bytes_by_format.get(shared, 0)
+        self.bytes_by_format[shared] = held + ref.rows * sum(row_words.values()) * 4
+
+    def _fill(self, weight: DeviceWeight, tensor: PlanarTensor, gated: bool) -> None:
         for index, part in enumerate(weight.parts):
             piece = part_planes(tensor, part, gated)
             for binding, plane in zip(weight.bindings(index), weight.planes, strict=True):
-                data = piece[plane]
-                buffer = self._pool.create("weights", data.nbytes, binding.name)
-                self._pool.upload(buffer, data)
-                self.buffers[binding] = buffer
-        held = self.bytes_by_format.get(tensor.format.name, 0)
-        self.bytes_by_format[tensor.format.name] = held + tensor.nbytes
+                self._pool.upload(self.buffers[binding], piece[plane])
 
 
-def plan_parts(name: str, tensor: PlanarTensor, gated: bool, max_binding: int) -> DeviceWeight:
+def plan_parts(name: str, form: PlanarFormat, rows: int, columns: int, gated: bool, max_binding: int) -> DeviceWeight:
     """Where the rows of a weight go. Of a gated weight (gate over up) each part holds matching rows of both.
 
     Raises DoesNotFit where not even ROW_ALIGNMENT rows fit a binding.
     """
-    row_bytes = max(plane.shape[1] * 4 for plane in tensor.planes.values())
+    row_bytes = max(form.row_words(columns).values()) * 4
     fold = 2 if gated else 1
-    rows = tensor.rows // fold
-    if tensor.rows * row_bytes <= max_binding:
-        parts: tuple[WeightPart, ...] = (WeightPart(0, tensor.rows),)
-    else:
-        step = max_binding // (row_bytes * fold) // ROW_ALIGNMENT * ROW_ALIGNMENT
-        if step == 0:
-            raise DoesNotFit(f"{name}: rows of {row_bytes:,} bytes do not fit the device's bindings of {max_binding:,}")
-        parts = tuple(
-            WeightPart(first * fold, (min(first + step, rows) - first) * fold) for first in range(0, rows, step)
-        )
-    return DeviceWeight(name, tensor.format, tensor.columns, parts)
+    if rows * row_bytes <= max_binding:
+        return DeviceWeight(name, form, columns, (WeightPart(0, rows),))
+    step = max_binding // (row_bytes * fold) // ROW_ALIGNMENT * ROW_ALIGNMENT
+    if step == 0:
+        raise DoesNotFit(f"{name}: rows of {row_bytes:,} bytes do not fit the device's bindings of {max_binding:,}")
+    matching = rows // fold
+    parts = tuple(
+        WeightPart(first * fold, (min(first + step, matching) - first) * fold) for first in range(0, matching, step)
+    )
+    return DeviceWeight(name, form, columns, parts)
 
 
 def device_formats(store: WeightStore, plan: Plan) -> dict[str, str]:

@@ -29,7 +29,7 @@ def test_parts_hold_every_row_once_and_fit(rows: int, columns: int, gated: bool,
     fold = 2 if gated else 1
     assume(rows * row_bytes <= max_binding or ROW_ALIGNMENT * fold * row_bytes <= max_binding)
     tensor = matrix(rows, columns)
-    parts = plan_parts("w", tensor, gated, max_binding).parts
+    parts = plan_parts("w", tensor.format, rows, columns, gated, max_binding).parts
     assert [part.first_row for part in parts] == np.cumsum([0, *(part.rows for part in parts)])[:-1].tolist()
     assert sum(part.rows for part in parts) == rows
     assert all(0 < part.rows * row_bytes <= max_binding for part in parts)
@@ -45,14 +45,14 @@ def test_parts_hold_every_row_once_and_fit(rows: int, columns: int, gated: bool,
 
 
 def test_one_part_where_it_fits() -> None:
-    assert len(plan_parts("w", matrix(128, 8), False, 128 * 32).parts) == 1
-    assert len(plan_parts("w", matrix(129, 8), False, 128 * 32).parts) == 2
+    assert len(plan_parts("w", FORMATS["f32"], 128, 8, False, 128 * 32).parts) == 1
+    assert len(plan_parts("w", FORMATS["f32"], 129, 8, False, 128 * 32).parts) == 2
 
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_rows_that_are_too_long(gated: bool) -> None:
     with pytest.raises(DoesNotFit, match=r"token_embd\.weight: rows of 400 bytes do not fit"):
-        plan_parts("token_embd.weight", matrix(256, 100), gated, 63 * 400 * (2 if gated else 1))
+        plan_parts("token_embd.weight", FORMATS["f32"], 256, 100, gated, 63 * 400 * (2 if gated else 1))
 
 
 def test_every_plane_of_a_quantised_weight_is_split_alike() -> None:
@@ -62,7 +62,7 @@ def test_every_plane_of_a_quantised_weight_is_split_alike() -> None:
         for name, words in {"low": 32, "high": 16, "scales": 4, "supers": 1}.items()
     }
     tensor = PlanarTensor(FORMATS["q6_k"], rows, columns, planes)
-    weight = plan_parts("w", tensor, False, 64 * 128)
+    weight = plan_parts("w", tensor.format, rows, columns, False, 64 * 128)
     assert [part.rows for part in weight.parts] == [64, 64, 64, 8]
     for name, plane in planes.items():
         parts = [part_planes(tensor, part, False)[name] for part in weight.parts]
