@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from inference.errors import DeviceUnavailable
 # How good an adapter type is, best first. A software adapter ("CPU") computes on the processor.
 TYPE_RANK = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "Unknown": 3, "CPU": 4}
 BACKEND_RANK = {"Vulkan": 0, "Metal": 0, "D3D12": 1, "OpenGL": 2}
+USUAL_SUBGROUP = 32
 OPTIONAL_FEATURES = ("shader-f16", "subgroup", "timestamp-query")
 RAISED_LIMITS = (
     "max-buffer-size",
@@ -100,13 +102,34 @@ def open_device(adapter: Any) -> Any:
 
 def describe_caps(adapter: Any, device: Any, subgroup_size: int, subgroup_reason: str) -> DeviceCaps:
     """What kernels may rely on, from the device's own limits."""
-    limits = device.limits
+    info = adapter.info
+    software = info["adapter_type"] == "CPU"
+    return _caps(
+        info["device"], info["backend_type"], software, device.features, device.limits, subgroup_size, subgroup_reason
+    )
+
+
+def expected_caps(report: AdapterReport) -> DeviceCaps:
+    """What kernels may rely on once a device is opened on the adapter. The size of a subgroup is a guess till then."""
+    size = USUAL_SUBGROUP if "subgroup" in report.features else 0
+    return _caps(report.name, report.backend, report.software, report.features, report.limits, size, "")
+
+
+def _caps(
+    name: str,
+    backend: str,
+    software: bool,
+    features: Collection[str],
+    limits: Mapping[str, int],
+    subgroup_size: int,
+    subgroup_reason: str,
+) -> DeviceCaps:
     return DeviceCaps(
-        name=adapter.info["device"],
-        backend=adapter.info["backend_type"],
-        software=adapter.info["adapter_type"] == "CPU",
-        f16="shader-f16" in device.features,
-        timestamps="timestamp-query" in device.features,
+        name=name,
+        backend=backend,
+        software=software,
+        f16="shader-f16" in features,
+        timestamps="timestamp-query" in features,
         subgroup_size=subgroup_size,
         subgroup_reason=subgroup_reason,
         max_workgroup_storage=limits["max-compute-workgroup-storage-size"],

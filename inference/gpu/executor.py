@@ -13,7 +13,7 @@ from inference.errors import DeviceUnavailable
 from inference.events import MemoryStats
 from inference.executor import SampleRequest, StepCost, host_stream
 from inference.gpu.buffers import BufferPool
-from inference.gpu.device import RAISED_LIMITS, AdapterReport, describe_caps, open_device
+from inference.gpu.device import RAISED_LIMITS, AdapterReport, DeviceCaps, describe_caps, open_device
 from inference.gpu.encoder import PassEncoder, Prepared
 from inference.gpu.pipelines import PipelineCache
 from inference.gpu.probes import probe_subgroups
@@ -55,6 +55,27 @@ PlanKey = tuple[int, Logits, bool]
 GpuCache = KvCache[GpuStore]
 
 
+def step_rows(caps: DeviceCaps) -> int:
+    """Most tokens of one step. A software adapter takes most of a second for 64: smaller steps are cancelled sooner."""
+    return ROW_BUCKETS[-2] if caps.software else ROW_BUCKETS[-1]
+
+
+def steps_in_flight(caps: DeviceCaps) -> int:
+    """Steps that are submitted before the result of the first is read."""
+    return SOFTWARE_DEPTH if caps.software else DEPTH
+
+
+def shared_sizes(config: ModelConfig, chunk: int) -> dict[Binding, int]:
+    """Bytes of the buffers that all programs share, for steps of up to `chunk` tokens."""
+    return {
+        Binding("state"): 16,
+        Binding("tokens"): chunk * 4,
+        Binding("sampling"): SETTINGS_WORDS * 4,
+        Binding("counts"): config.vocab_size * 4,
+        Binding("result"): RESULT_WORDS * 4,
+    }
+
+
 class WebGpuExecutor:
     """One model on one WebGPU device. `kv_dtype` is that of the cache, `dtype` that of all other activations."""
 
@@ -80,8 +101,7 @@ class WebGpuExecutor:
         self.adapter = f"{report.name} ({report.backend})"
         self._gpu = open_device(adapter)
         self.caps = describe_caps(adapter, self._gpu, *probe_subgroups(self._gpu))
-        # A software adapter takes most of a second for 64 tokens: smaller steps can be cancelled sooner.
-        self.chunk = ROW_BUCKETS[-2] if self.caps.software else ROW_BUCKETS[-1]
+        self.chunk = step_rows(self.caps)
         row_bytes = config.vocab_size * 4
         self.logits_chunk = next(
             rows for rows in reversed(ROW_BUCKETS) if rows <= self.chunk and rows * row_bytes <= LOGITS_BYTES
@@ -99,7 +119,7 @@ class WebGpuExecutor:
         self._scratch: dict[PlanKey, dict[Binding, Any]] = {}
         self._rope: dict[RopeConfig, tuple[int, Any]] = {}
         self._shared = self._make_shared_buffers()
-        depth = SOFTWARE_DEPTH if self.caps.software else DEPTH
+        depth = steps_in_flight(self.caps)
         self._queue = StepQueue(self._gpu, self._pool, self._encoder, self._shared[Binding("result")], depth)
         memory = GpuMemory(self._gpu, self._pool, kv_dtype, self.chunk, depth, self.caps.max_binding)
         self._caches = GpuCaches(config, groups, memory)
@@ -258,13 +278,7 @@ class WebGpuExecutor:
         return tables
 
     def _make_shared_buffers(self) -> dict[Binding, Any]:
-        sizes = {
-            Binding("state"): 16,
-            Binding("tokens"): self.chunk * 4,
-            Binding("sampling"): SETTINGS_WORDS * 4,
-            Binding("counts"): self.config.vocab_size * 4,
-            Binding("result"): RESULT_WORDS * 4,
-        }
+        sizes = shared_sizes(self.config, self.chunk)
         return {binding: self._pool.create("scratch", size, binding.space) for binding, size in sizes.items()}
 
     def _write_step(self, position: int, ids: Sequence[int]) -> None:
