@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from inference.formats.gguf import GGUFFile
 from inference.models.config import Activation, LayerConfig, ModelConfig, RopeConfig
@@ -40,12 +41,16 @@ POST_NORM_PARTS: Mapping[str, str] = {
 HF_ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 PROJECTIONS = ("attention.q", "attention.k", "attention.v", "attention.output")
 FEED_FORWARD = ("feed_forward.gate", "feed_forward.up", "feed_forward.down")
+MAX_LAYERS, MAX_HEAD_DIM = 10_000, 10_000
+"""Far above any model's. A record is made of each layer, a table for each head's columns, before tensors are seen."""
 
 
 @dataclass(frozen=True)
 class Family:
     """How one family is read: its config from either description (without weights), and its tensors' names.
 
+    `hf_defaults` are the values that real config.json files leave out where they are the defaults of the family's
+    class in Transformers. `hf_group` is the key below which a model that also sees images describes its text part.
     `interleaved` of a rope read from GGUF is for the family to say: some converters permute q and k, some do not.
     """
 
@@ -53,12 +58,14 @@ class Family:
     config_from_gguf: Callable[[GGUFFile, Fields], ModelConfig]
     hf_names: WeightNames = HF_NAMES
     gguf_names: WeightNames = GGUF_NAMES
+    hf_defaults: Mapping[str, Any] = field(default_factory=dict)
+    hf_group: str = ""
 
 
 def hf_config(fields: Fields, layer_type_key: str = "") -> ModelConfig:
     """A ModelConfig of the llama kind: every layer sees the whole context. Raises BadModelFile or UnsupportedModel."""
     hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    head_dim = fields.integer("head_dim", hidden_size // num_heads)
+    head_dim = fields.integer("head_dim", hidden_size // num_heads, maximum=MAX_HEAD_DIM)
     layer = LayerConfig(window=None, rope=hf_rope(fields, head_dim, layer_type_key))
     return ModelConfig(
         family=fields.text("model_type"),
@@ -72,13 +79,13 @@ def hf_config(fields: Fields, layer_type_key: str = "") -> ModelConfig:
         norm_eps=fields.real("rms_norm_eps", 1e-6),
         activation=_hf_activation(fields),
         attention_scale=head_dim**-0.5,
-        layers=(layer,) * fields.integer("num_hidden_layers"),
+        layers=(layer,) * fields.integer("num_hidden_layers", maximum=MAX_LAYERS),
     )
 
 
 def hf_windows(fields: Fields, windowed: Callable[[int], bool]) -> list[int | None]:
     """Each layer's window: as `layer_types` says, else for the layers that `windowed` picks; None without a size."""
-    count = fields.integer("num_hidden_layers")
+    count = fields.integer("num_hidden_layers", maximum=MAX_LAYERS)
     if not fields.has("sliding_window"):
         return [None] * count
     size = fields.integer("sliding_window")
@@ -94,21 +101,27 @@ def hf_windows(fields: Fields, windowed: Callable[[int], bool]) -> list[int | No
 
 
 def gguf_config(
-    file: GGUFFile, fields: Fields, interleaved: bool, activation: Activation = "silu", theta: float | None = 10_000.0
+    file: GGUFFile, fields: Fields, interleaved: bool, activation: Activation = "silu", theta: float = 10_000.0
 ) -> ModelConfig:
-    """A ModelConfig of the llama kind from GGUF metadata; biases are those that the first layer has.
+    """A ModelConfig of the llama kind from GGUF metadata: biases as the first layer has, and a window on every layer.
 
     `theta` is the rope's base where the file names none. Raises BadModelFile or UnsupportedModel.
     """
-    num_heads = fields.integer("attention.head_count")
-    head_dim = fields.integer("attention.key_length", fields.integer("embedding_length") // num_heads)
-    rotary_dim = fields.integer("rope.dimension_count", head_dim)
+    num_heads, num_layers = fields.integer("attention.head_count"), fields.integer("block_count", maximum=MAX_LAYERS)
+    head_dim = fields.integer(
+        "attention.key_length", fields.integer("embedding_length") // num_heads, maximum=MAX_HEAD_DIM
+    )
+    if (value_dim := fields.integer("attention.value_length", head_dim)) != head_dim:
+        raise fields.unsupported("attention.value_length", value_dim, f"{head_dim}, the length of a key")
+    if not fields.flag("attention.causal", True):
+        raise fields.unsupported("attention.causal", False, "true: models that write text")
+    rotary_dim = fields.integer("rope.dimension_count", head_dim, maximum=MAX_HEAD_DIM)
     rope = gguf_rope(fields, RopeConfig(fields.positive("rope.freq_base", theta), rotary_dim, interleaved))
     if "rope_freqs.weight" in file.tensors:
         factors = read_vector(file, "rope_freqs.weight")
         rope = replace(rope, frequency_factors=tuple(factors.tolist()))
     parts = GGUF_NAMES.parts
-    return ModelConfig(
+    config = ModelConfig(
         family=str(file.metadata["general.architecture"]),
         hidden_size=fields.integer("embedding_length"),
         intermediate_size=fields.integer("feed_forward_length"),
@@ -119,10 +132,11 @@ def gguf_config(
         max_context=fields.integer("context_length"),
         norm_eps=fields.real("attention.layer_norm_rms_epsilon"),
         activation=activation,
-        attention_scale=head_dim**-0.5,
-        layers=(LayerConfig(window=None, rope=rope),) * fields.integer("block_count"),
+        attention_scale=fields.positive("attention.scale", head_dim**-0.5),
+        layers=(LayerConfig(window=None, rope=rope),) * num_layers,
         biases=frozenset(part for part in (*PROJECTIONS, *FEED_FORWARD) if f"blk.0.{parts[part]}.bias" in file.tensors),
     )
+    return with_windows(config, [fields.integer("attention.sliding_window", 0, minimum=0) or None] * num_layers)
 
 
 def with_windows(config: ModelConfig, windows: list[int | None]) -> ModelConfig:
@@ -145,7 +159,7 @@ def without_rope(config: ModelConfig, turned: list[bool]) -> ModelConfig:
 
 def _hf_activation(fields: Fields) -> Activation:
     key = "hidden_activation" if fields.has("hidden_activation") else "hidden_act"
-    name = fields.text(key)
+    name = fields.text(key, "silu")
     if name not in HF_ACTIVATIONS:
         raise fields.unsupported(key, name, ", ".join(HF_ACTIVATIONS))
     return HF_ACTIVATIONS[name]

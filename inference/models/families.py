@@ -23,7 +23,8 @@ HF_FAMILIES: Mapping[str, Family] = {
     "qwen2": qwen.QWEN2,
     "qwen3": qwen.QWEN3,
     "gemma2": gemma2.FAMILY,
-    "gemma3_text": gemma3.FAMILY,
+    "gemma3_text": gemma3.TEXT,
+    "gemma3": gemma3.WITH_IMAGES,
     "phi3": phi3.FAMILY,
     "smollm3": smollm3.FAMILY,
     "olmo2": olmo2.FAMILY,
@@ -32,7 +33,7 @@ HF_FAMILIES: Mapping[str, Family] = {
 """By `model_type` in config.json."""
 
 GGUF_FAMILIES: Mapping[str, Family] = {
-    {"gemma3_text": "gemma3"}.get(name, name): family for name, family in HF_FAMILIES.items() if name != "mistral"
+    name: family for name, family in HF_FAMILIES.items() if name not in ("mistral", "gemma3_text")
 }
 """By `general.architecture` in GGUF metadata."""
 
@@ -46,6 +47,8 @@ def config_from_gguf(file: GGUFFile) -> ModelConfig:
     family = _family(
         GGUF_FAMILIES, file.metadata.get("general.architecture"), f"{where}: metadata general.architecture"
     )
+    if (kind := file.metadata.get("general.type", "model")) != "model":
+        raise UnsupportedModel(f"{where}: metadata general.type is {kind!r}, expected 'model'; name the model itself")
     names = family.gguf_names
     for name in (names.embedding, names.final_norm):
         if name not in file.tensors:
@@ -61,12 +64,15 @@ def config_from_hf(values: Mapping[str, Any], file: TensorFile) -> ModelConfig:
 
     Raises UnsupportedModel for a family that is not known, BadModelFile for values that contradict each other.
     """
-    where = f"{file.path.name}/config.json"
+    where = str(file.path.parent / "config.json")
     family = _family(HF_FAMILIES, values.get("model_type"), f"{where}: model_type")
-    fields = Fields(values, f"{where}:")
-    # Files leave out what their family's class in Transformers has as its default; the tensors tell.
-    tied = fields.flag("tie_word_embeddings", family.hf_names.lm_head not in file.tensors)
-    return _finish(family.config_from_hf(fields), where, file.path.name, family.hf_names, tied)
+    fields = Fields(values, f"{where}:", defaults={} if family.hf_group else family.hf_defaults)
+    _check_purpose(fields)
+    names = family.hf_names.found_in(file)
+    # Where it is left out, its default depends on the family and on whether the model sees images; the tensors tell.
+    tied = fields.flag("tie_word_embeddings", names.lm_head not in file.tensors)
+    text = fields.group(family.hf_group, family.hf_defaults) if family.hf_group else fields
+    return _finish(family.config_from_hf(text), where, file.path.name, names, tied)
 
 
 def read_hf_config(folder: Path) -> dict[str, Any]:
@@ -85,9 +91,22 @@ def _family(families: Mapping[str, Family], name: object, where: str) -> Family:
     known = ", ".join(sorted(families))
     if name is None:
         raise BadModelFile(f"{where} is missing; expected one of {known}")
-    if name not in families:
+    if not isinstance(name, str) or name not in families:
         raise UnsupportedModel(f"{where} is {name!r}, a family that is not supported; the known families are {known}")
-    return families[str(name)]
+    return families[name]
+
+
+def _check_purpose(fields: Fields) -> None:
+    """Raises UnsupportedModel for a model that does not write text, or whose weights are packed in some way."""
+    architectures = fields.items("architectures") if fields.has("architectures") else []
+    if architectures and not str(architectures[0]).endswith(("ForCausalLM", "ForConditionalGeneration")):
+        raise fields.unsupported("architectures", architectures[0], "...ForCausalLM: models that write text")
+    packing = fields.group("quantization_config")
+    if packing.has("quant_method"):
+        raise UnsupportedModel(
+            f"{packing.source} quantization_config.quant_method is {packing.text('quant_method')!r}, a packing of "
+            "weights that is not read; use the folder with the original weights, with --weights q8 or q4, or a GGUF"
+        )
 
 
 def _finish(config: ModelConfig, where: str, name: str, names: WeightNames, tied: bool) -> ModelConfig:

@@ -12,14 +12,16 @@ from inference.errors import BadModelFile, UnsupportedModel
 
 class Fields:
     """The values of one description. `source` is what messages put before a key ("model.gguf: metadata"); `prefix`
-    precedes every key ("llama." in GGUF).
+    precedes every key ("llama." in GGUF). `defaults` stand in for keys that are left out, not for those that are null.
 
-    A value that is null counts as missing: config.json files write absent values both ways. All reads raise
-    BadModelFile where the value is missing and has no default, or is of another kind.
+    A value that is null counts as missing. All reads raise BadModelFile where the value is missing and has no default,
+    or is of another kind.
     """
 
-    def __init__(self, values: Mapping[str, Any], source: str, prefix: str = "") -> None:
-        self._values = values
+    def __init__(
+        self, values: Mapping[str, Any], source: str, prefix: str = "", defaults: Mapping[str, Any] | None = None
+    ) -> None:
+        self._values = {prefix + key: value for key, value in (defaults or {}).items()} | dict(values)
         self.source = source
         self._prefix = prefix
 
@@ -27,11 +29,11 @@ class Fields:
         """Whether there is a value."""
         return self._values.get(self._prefix + key) is not None
 
-    def integer(self, key: str, default: int | None = None, minimum: int = 1) -> int:
-        """A whole number of at least `minimum`."""
+    def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = 2**31 - 1) -> int:
+        """A whole number from `minimum` to `maximum`."""
         value = self._find(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value < 2**31:
-            raise self.wrong(key, value, f"a whole number from {minimum} on")
+        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+            raise self.wrong(key, value, f"a whole number from {minimum} to {maximum}")
         return value
 
     def real(self, key: str, default: float | None = None) -> float:
@@ -69,13 +71,13 @@ class Fields:
             raise self.wrong(key, value, "a list")
         return list(value)
 
-    def group(self, key: str) -> Fields:
-        """The values below a key; none where it is missing."""
+    def group(self, key: str, defaults: Mapping[str, Any] | None = None) -> Fields:
+        """The values below a key; none but the defaults where it is missing."""
         value = self._values.get(self._prefix + key)
         if value is not None and not isinstance(value, Mapping):
             raise self.wrong(key, value, "an object")
         prefix = f"{self._prefix}{key}."
-        return Fields({prefix + name: each for name, each in (value or {}).items()}, self.source, prefix)
+        return Fields({prefix + name: each for name, each in (value or {}).items()}, self.source, prefix, defaults)
 
     def wrong(self, key: str, value: object, expected: str) -> BadModelFile:
         """The error for a value that cannot be right."""

@@ -13,6 +13,8 @@ from inference.models.common import HF_NAMES, POST_NORM_PARTS, Family, gguf_conf
 from inference.models.config import ModelConfig
 from inference.models.fields import Fields
 
+WINDOW = 4096
+"""Older GGUF files do not name it."""
 NAMES = replace(HF_NAMES, parts={**HF_NAMES.parts, **POST_NORM_PARTS}, norm_offset=1.0)
 
 
@@ -28,11 +30,11 @@ def config_from_hf(fields: Fields) -> ModelConfig:
 
 def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
     config = gguf_config(file, fields, interleaved=False, activation="gelu_tanh")
-    window = fields.integer("attention.sliding_window")
+    window = fields.integer("attention.sliding_window", WINDOW)
     config = with_windows(config, [window if layer % 2 == 0 else None for layer in range(config.num_layers)])
     return replace(
         with_gemma_norms(config),
-        attention_scale=gguf_attention_scale(config),
+        attention_scale=gguf_attention_scale(fields, config),
         attention_softcap=soft_cap(fields, "attn_logit_softcapping"),
         logit_softcap=soft_cap(fields, "final_logit_softcapping"),
     )
@@ -43,9 +45,10 @@ def with_gemma_norms(config: ModelConfig) -> ModelConfig:
     return replace(config, embedding_scale=config.hidden_size**0.5, post_norms=True)
 
 
-def gguf_attention_scale(config: ModelConfig) -> float:
+def gguf_attention_scale(fields: Fields, config: ModelConfig) -> float:
     """Only the 27B models, whose heads have 128 columns, divide scores by another root than that of head_dim."""
-    return (config.hidden_size / config.num_heads if config.head_dim == 128 else config.head_dim) ** -0.5
+    divisor = config.hidden_size / config.num_heads if config.head_dim == 128 else config.head_dim
+    return fields.positive("attention.scale", divisor**-0.5)
 
 
 def soft_cap(fields: Fields, key: str) -> float | None:
@@ -53,4 +56,18 @@ def soft_cap(fields: Fields, key: str) -> float | None:
     return fields.positive(key) if fields.has(key) else None
 
 
-FAMILY = Family(config_from_hf, config_from_gguf, NAMES)
+FAMILY = Family(
+    config_from_hf,
+    config_from_gguf,
+    NAMES,
+    hf_defaults={
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 8192,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": WINDOW,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+    },
+)

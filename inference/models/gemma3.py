@@ -20,6 +20,8 @@ GLOBAL_LAYER_EVERY = 6
 
 
 def config_from_hf(fields: Fields) -> ModelConfig:
+    if fields.flag("use_bidirectional_attention"):
+        raise fields.unsupported("use_bidirectional_attention", True, "false: models that write text")
     every = fields.integer("sliding_window_pattern", GLOBAL_LAYER_EVERY)
     config = with_windows(
         hf_config(fields, "full_attention"), hf_windows(fields, lambda layer: (layer + 1) % every != 0)
@@ -32,7 +34,7 @@ def config_from_hf(fields: Fields) -> ModelConfig:
     )
     return replace(
         _with_local_rope(config, local),
-        attention_scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5,
+        attention_scale=fields.positive("query_pre_attn_scalar") ** -0.5,
         attention_softcap=gemma2.soft_cap(fields, "attn_logit_softcapping"),
         logit_softcap=gemma2.soft_cap(fields, "final_logit_softcapping"),
     )
@@ -44,7 +46,12 @@ def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
     every = fields.integer("attention.sliding_window_pattern", GLOBAL_LAYER_EVERY)
     config = with_windows(config, [None if (i + 1) % every == 0 else window for i in range(config.num_layers)])
     local = RopeConfig(fields.positive("rope.freq_base_swa", LOCAL_ROPE_THETA), config.head_dim, interleaved=False)
-    return replace(_with_local_rope(config, local), attention_scale=gemma2.gguf_attention_scale(config))
+    return replace(
+        _with_local_rope(config, local),
+        attention_scale=gemma2.gguf_attention_scale(fields, config),
+        attention_softcap=gemma2.soft_cap(fields, "attn_logit_softcapping"),
+        logit_softcap=gemma2.soft_cap(fields, "final_logit_softcapping"),
+    )
 
 
 def _with_local_rope(config: ModelConfig, local: RopeConfig) -> ModelConfig:
@@ -52,4 +59,25 @@ def _with_local_rope(config: ModelConfig, local: RopeConfig) -> ModelConfig:
     return replace(gemma2.with_gemma_norms(config), layers=layers, qk_norm="head")
 
 
-FAMILY = Family(config_from_hf, config_from_gguf, gemma2.NAMES)
+TEXT = Family(
+    config_from_hf,
+    config_from_gguf,
+    gemma2.NAMES,
+    # Folders of models that see images leave out all of these for the 4B model, most of them for the others.
+    hf_defaults={
+        "model_type": "gemma3_text",
+        "vocab_size": 262_208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 131_072,
+        "rope_theta": 1_000_000.0,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+    },
+)
+WITH_IMAGES = replace(TEXT, hf_group="text_config")

@@ -22,14 +22,12 @@ def config_from_hf(fields: Fields) -> ModelConfig:
 
 
 def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
-    config = llama.config_from_gguf(file, fields)
     return replace(
-        config,
+        llama.config_from_gguf(file, fields),
         embedding_scale=fields.positive("embedding_scale", 1.0),
-        attention_scale=fields.positive("attention.scale", config.attention_scale),
         residual_scale=fields.positive("residual_scale", 1.0),
         logit_scale=1 / fields.positive("logit_scale", 1.0),
     )
 
 
-FAMILY = Family(config_from_hf, config_from_gguf)
+FAMILY = Family(config_from_hf, config_from_gguf, hf_defaults={"max_position_embeddings": 2048})

@@ -1,4 +1,4 @@
-"""Mistral: llama with a sliding window on every layer, in its first version. In GGUF it is read as llama."""
+"""Mistral: llama with a sliding window on every layer, in its first version. GGUF files call it llama."""
 
 from __future__ import annotations
 
@@ -12,4 +12,8 @@ def config_from_hf(fields: Fields) -> ModelConfig:
     return with_windows(hf_config(fields), hf_windows(fields, lambda layer: True))
 
 
-FAMILY = Family(config_from_hf, llama.config_from_gguf)
+FAMILY = Family(
+    config_from_hf,
+    llama.config_from_gguf,
+    hf_defaults={"num_key_value_heads": 8, "max_position_embeddings": 131_072, "sliding_window": 4096},
+)

@@ -16,6 +16,9 @@ def config_from_hf(fields: Fields) -> ModelConfig:
 
 
 def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
+    if fields.has("attention.sliding_window"):
+        window = fields.integer("attention.sliding_window")
+        raise fields.unsupported("attention.sliding_window", window, "none: OLMo 2, not OLMo 3")
     return _with_post_norms(gguf_config(file, fields, interleaved=False))
 
 
@@ -23,4 +26,9 @@ def _with_post_norms(config: ModelConfig) -> ModelConfig:
     return replace(config, pre_norms=False, post_norms=True, qk_norm="projection")
 
 
-FAMILY = Family(config_from_hf, config_from_gguf, replace(HF_NAMES, parts={**HF_NAMES.parts, **POST_NORM_PARTS}))
+FAMILY = Family(
+    config_from_hf,
+    config_from_gguf,
+    replace(HF_NAMES, parts={**HF_NAMES.parts, **POST_NORM_PARTS}),
+    hf_defaults={"max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
+)

@@ -29,8 +29,6 @@ def config_from_hf(fields: Fields) -> ModelConfig:
 
 def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
     config = gguf_config(file, fields, interleaved=False)
-    window = fields.integer("attention.sliding_window", 0, minimum=0) or None
-    config = with_windows(config, [window] * config.num_layers)
     if "rope_factors_long.weight" not in file.tensors or "rope_factors_short.weight" not in file.tensors:
         return config
     rope = config.layers[0].rope
@@ -48,4 +46,5 @@ FAMILY = Family(
     config_from_gguf,
     replace(HF_NAMES, parts={**HF_NAMES.parts, **HF_PARTS}),
     replace(GGUF_NAMES, parts={**GGUF_NAMES.parts, **GGUF_PARTS}),
+    hf_defaults={"max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from inference.formats.gguf import GGUFFile
-from inference.models.common import PROJECTIONS, Family, gguf_config, hf_config, hf_windows, with_windows
+from inference.models.common import MAX_LAYERS, PROJECTIONS, Family, gguf_config, hf_config, hf_windows, with_windows
 from inference.models.config import ModelConfig
 from inference.models.fields import Fields
 
@@ -16,8 +16,8 @@ from inference.models.fields import Fields
 def qwen_windows(fields: Fields) -> list[int | None]:
     """Each layer's window."""
     if not fields.flag("use_sliding_window"):
-        return [None] * fields.integer("num_hidden_layers")
-    first = fields.integer("max_window_layers", 0, minimum=0)
+        return [None] * fields.integer("num_hidden_layers", maximum=MAX_LAYERS)
+    first = fields.integer("max_window_layers", minimum=0)
     return hf_windows(fields, lambda layer: layer >= first)
 
 
@@ -40,5 +40,11 @@ def qwen3_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
     return replace(gguf_config(file, fields, interleaved=False), qk_norm="head")
 
 
-QWEN2 = Family(qwen2_from_hf, qwen2_from_gguf)
-QWEN3 = Family(qwen3_from_hf, qwen3_from_gguf)
+HF_DEFAULTS = {
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32_768,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
+QWEN2 = Family(qwen2_from_hf, qwen2_from_gguf, hf_defaults=HF_DEFAULTS)
+QWEN3 = Family(qwen3_from_hf, qwen3_from_gguf, hf_defaults=HF_DEFAULTS | {"head_dim": 128})

@@ -25,7 +25,11 @@ def hf_rope(fields: Fields, head_dim: int, layer_type: str = "") -> RopeConfig:
     """
     scaling = _scaling(fields, layer_type)
     partial = scaling.real("partial_rotary_factor", fields.real("partial_rotary_factor", 1.0))
+    if partial > 1:
+        raise scaling.wrong("partial_rotary_factor", partial, "a number up to 1")
     theta = scaling.positive("rope_theta", fields.positive("rope_theta", 10_000.0))
+    if theta <= 1:
+        raise scaling.wrong("rope_theta", theta, "a number above 1")
     rope = RopeConfig(theta, int(head_dim * partial), interleaved=False)
     kind = scaling.text("rope_type", scaling.text("type", "default"))
     match kind:
@@ -65,15 +69,19 @@ def hf_long_rope(fields: Fields, head_dim: int) -> tuple[int, RopeConfig] | None
 
 def gguf_rope(fields: Fields, rope: RopeConfig) -> RopeConfig:
     """`rope` with the scaling that GGUF metadata declare. Raises UnsupportedModel or BadModelFile."""
-    kind = fields.text("rope.scaling.type", "none")
-    factor = fields.positive("rope.scaling.factor", 1.0)
+    if rope.theta <= 1:
+        raise fields.wrong("rope.freq_base", rope.theta, "a number above 1")
+    kind = fields.text("rope.scaling.type", "linear")
+    factor = fields.positive("rope.scaling.factor", fields.positive("rope.scale_linear", 1.0))
     magnitude = fields.positive("rope.scaling.attn_factor", 1.0)
     match kind:
         case "none" | "longrope":  # the factors of LongRoPE are tensors
             return replace(rope, magnitude=magnitude)
         case "linear":
-            return replace(rope, position_scale=1 / factor)
+            return replace(rope, position_scale=1 / factor, magnitude=magnitude)
         case "yarn":
+            if (extrapolated := fields.real("rope.scaling.yarn_ext_factor", 1.0)) != 1:
+                raise fields.unsupported("rope.scaling.yarn_ext_factor", extrapolated, "1")
             original = fields.integer("rope.scaling.original_context_length")
             factors = yarn_factors(
                 rope,
@@ -82,7 +90,9 @@ def gguf_rope(fields: Fields, rope: RopeConfig) -> RopeConfig:
                 fields.positive("rope.scaling.yarn_beta_fast", 32.0),
                 fields.positive("rope.scaling.yarn_beta_slow", 1.0),
             )
-            return replace(rope, frequency_factors=factors, magnitude=magnitude * mscale(factor))
+            # Converters write the attention_factor of config.json, which replaces YaRN's own.
+            yarn = fields.positive("rope.scaling.yarn_attn_factor", mscale(factor))
+            return replace(rope, frequency_factors=factors, magnitude=magnitude * yarn)
     raise fields.unsupported("rope.scaling.type", kind, "none, linear, yarn, longrope")
 
 
@@ -120,6 +130,8 @@ def _llama3(rope: RopeConfig, scaling: Fields) -> tuple[float, ...]:
     """Long waves are stretched by the factor, short ones kept, those between interpolated."""
     factor, original = scaling.positive("factor"), scaling.integer("original_max_position_embeddings")
     low, high = scaling.positive("low_freq_factor"), scaling.positive("high_freq_factor")
+    if high <= low:
+        raise scaling.wrong("high_freq_factor", high, f"more than low_freq_factor, {low}")
     half = rope.rotary_dim // 2
     wavelengths = 2 * math.pi * rope.theta ** (np.arange(half) / half)
     kept = np.clip((original / wavelengths - low) / (high - low), 0, 1)
@@ -148,4 +160,4 @@ def _longrope(fields: Fields, scaling: Fields, rope: RopeConfig, key: str) -> Ro
 
 def _original_context(fields: Fields, scaling: Fields) -> int:
     key = "original_max_position_embeddings"
-    return scaling.integer(key, fields.integer(key, fields.integer("max_position_embeddings")))
+    return scaling.integer(key, fields.integer(key, fields.integer("max_position_embeddings")), minimum=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,23 @@ class WeightNames:
     layer: str
     parts: Mapping[str, str]
     norm_offset: float = 0.0
+
+    def found_in(self, file: TensorFile) -> WeightNames:
+        """These names as the file spells them: base models leave out the "model." that most names begin with, and
+        models that see images put "language_model." before or after it.
+        """
+        for prefix in ("model.", "", "language_model.model.", "model.language_model."):
+            if prefix + self.embedding.removeprefix("model.") in file.tensors:
+                names = [prefix + name.removeprefix("model.") for name in (self.embedding, self.final_norm, self.layer)]
+                head = f"language_model.{self.lm_head}"
+                return replace(
+                    self,
+                    embedding=names[0],
+                    final_norm=names[1],
+                    layer=names[2],
+                    lm_head=head if head in file.tensors else self.lm_head,
+                )
+        return self
 
 
 GGUF_NAMES = WeightNames(
