@@ -85,15 +85,14 @@ def resolve_usable_model(
     catalog: Catalog,
     store: hub.Store,
 ) -> str:
-    """As `resolve_model`, and the file is known to be a GGUF of a known family that can use the KV layout `kv`.
+    """As `resolve_model`, and the files are known to be a model of a known family that can use the KV layout `kv`.
 
     The chat asks this before it closes the model that it has: a wrong file must not cost that one. Raises
     BadModelFile, UnsupportedModel and LayoutUnavailable besides.
     """
-    from inference.formats.gguf import open_gguf
     from inference.kv.choose import choose_layouts
-    from inference.models.families import config_from_gguf
+    from inference.model_files import open_files
 
     path = resolve_model(name, progress, cancelled, catalog=catalog, store=store)
-    choose_layouts(config_from_gguf(open_gguf(Path(path))), kv)
+    choose_layouts(open_files(Path(path)).config, kv)
     return path

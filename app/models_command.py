@@ -12,12 +12,12 @@ from inference.catalog import Catalog, HubSource
 from inference.errors import GlasschatError, ModelNotFound
 from inference.fetch.choices import Choice, choose
 
-Rows = list[tuple[str, ...]]
+Rows = list[tuple[str, str]]
 
 
 def show_list(catalog: Catalog, store: hub.Store) -> int:
     """The models on this machine and those of the catalogue."""
-    rows: Rows = [("NAME", "SIZE", "CONTEXT", "LICENCE", "WHERE")]
+    rows: list[tuple[str, ...]] = [("NAME", "SIZE", "CONTEXT", "LICENCE", "WHERE")]
     for entry in model_entries(catalog, store):
         where = str(entry.path) if entry.path else "to fetch" + (", the starter" if entry.starter else "")
         rows.append((entry.name, format_bytes(entry.bytes), str(entry.context or "-"), entry.license or "-", where))
@@ -57,6 +57,8 @@ def info(name: str, catalog: Catalog, store: hub.Store) -> int:
         sizes = [file.stat().st_size for file in files]
         rows += [("size", format_bytes(sum(sizes))), ("location", str(found.path))]
         rows += [("file", f"{file.name}, {format_bytes(size)}") for file, size in zip(files, sizes, strict=True)]
+        if model is None and not any(key == "licence" for key, _ in asked):
+            asked = _own_licence(found.path) + asked
     elif found.bytes:
         rows += [("size", format_bytes(found.bytes)), ("location", "not on this machine")]
     rows += [("source", str(each)) for each in found.sources]
@@ -87,6 +89,17 @@ def _ask_hub(found: hub.ResolvedModel, source: HubSource) -> Rows:
     if found.path is None:
         rows += [("size", format_bytes(chosen.bytes)), ("location", "not on this machine")]
     return rows + [("choice", _describe(choice, choice == chosen)) for choice in repository.choices]
+
+
+def _own_licence(path: Path) -> Rows:
+    """What a GGUF file itself says."""
+    from inference.formats.gguf import open_gguf
+
+    try:
+        licence = open_gguf(path).metadata.get("general.license") if path.is_file() else None
+    except GlasschatError:
+        licence = None
+    return [("licence", str(licence))] if licence else []
 
 
 def _describe(choice: Choice, chosen: bool) -> str:

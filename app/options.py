@@ -35,7 +35,9 @@ def model_options(several_layouts: bool = False) -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     group = parser.add_argument_group("model")
-    group.add_argument("-m", "--model", help="a catalogue name, a GGUF file, a folder, or org/repo on the hub")
+    group.add_argument(
+        "-m", "--model", help="a catalogue name, a GGUF file, a folder, or org/repo[:QUANT][@REVISION] on the hub"
+    )
     group.add_argument("--device", choices=("auto", "webgpu", "cpu"), help="where it runs (default: auto)")
     if several_layouts:
         compare = "layout of the KV cache (default: auto); several, or all, are compared with each other"
@@ -47,7 +49,9 @@ def model_options(several_layouts: bool = False) -> argparse.ArgumentParser:
     group.add_argument("--dtype", choices=("auto", "f32", "f16"), help="storage of activations and KV (default: auto)")
     group.add_argument("--gpu-memory", type=_bytes, metavar="BYTES", help="use at most so much; K, M or G may follow")
     group.add_argument(
-        "--weights", choices=("auto", "q8", "q4", "f16"), help="what float matrices become at load (default: as they are)"
+        "--weights",
+        choices=("auto", "q8", "q4", "f16"),
+        help="what float matrices become at load (default: as they are)",
     )
     group.add_argument(
         "--kernels", action="append", type=_kernel, metavar="prefer:NAME|force:NAME", help="choose a kernel variant"

