@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,10 @@ import numpy as np
 from inference.cpu.executor import NumpyExecutor
 from inference.executor import Executor
 from inference.formats.gguf import open_gguf
+from inference.formats.safetensors import open_safetensors
 from inference.kv.choose import choose_layouts
 from inference.models.config import ModelConfig
-from inference.models.families import config_from_gguf
+from inference.models.families import config_from_gguf, config_from_hf
 from inference.plan.ops import Logits
 from inference.weights import WeightStore
 
@@ -22,20 +24,24 @@ if TYPE_CHECKING:
 
 
 def open_store(path: Path) -> tuple[ModelConfig, WeightStore]:
-    """The config and the weights of a GGUF file."""
-    file = open_gguf(path)
-    config = config_from_gguf(file)
+    """The config and the weights of a GGUF file, or of a folder's safetensors by the .json file that describes them."""
+    if path.suffix == ".gguf":
+        gguf = open_gguf(path)
+        config = config_from_gguf(gguf)
+        return config, WeightStore(gguf, config)
+    file = open_safetensors(path.parent)
+    config = config_from_hf(json.loads(path.read_text(encoding="utf-8")), file)
     return config, WeightStore(file, config)
 
 
 def open_numpy(path: Path, fused: bool = True, kv: str = "auto") -> NumpyExecutor:
-    """The NumPy executor over a GGUF file. It reads its weights when they are first needed."""
+    """The NumPy executor over a model as in `open_store`. It reads its weights when they are first needed."""
     config, store = open_store(path)
     return NumpyExecutor(config, store, choose_layouts(config, kv), fused)
 
 
 def open_webgpu(path: Path, kv: str = "auto", **options: Any) -> WebGpuExecutor:
-    """The WebGPU executor over a GGUF file on this machine's best adapter, its weights uploaded."""
+    """The WebGPU executor over a model as in `open_store`, on this machine's best adapter, its weights uploaded."""
     from inference.gpu.device import choose_adapter
     from inference.gpu.executor import WebGpuExecutor
 
