@@ -33,6 +33,10 @@ class DeviceLost(GlasschatError):
     """The GPU stopped answering."""
 
 
+class BadAdapter(GlasschatError):
+    """A LoRA adapter is damaged, of a kind that is not supported, or was made for another model."""
+
+
 class BadTemplate(GlasschatError):
     """The model's chat template cannot be parsed or refuses this conversation."""
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from inference.events import MemoryStats
 from inference.kv.layout import KvCache
+from inference.lora.adapter_set import AdapterSet
 from inference.models.config import ModelConfig
 from inference.plan.explain import PlanRow
 from inference.plan.ops import Logits
@@ -54,6 +55,15 @@ class Executor(Protocol[Cache]):
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Bring the weights to the device; `progress` hears (weights done, weights in all). Raises DoesNotFit."""
+
+    adapters: AdapterSet
+    """The LoRA adapters in use; see `set_adapters`."""
+
+    def set_adapters(self, adapters: AdapterSet) -> None:
+        """Use these adapters from the next step on. Caches filled before hold what other adapters made.
+
+        Raises DoesNotFit, and then goes on with those before.
+        """
 
     def new_cache(self, context: int) -> Cache:
         """An empty KV cache for up to `context` tokens."""

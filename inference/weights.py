@@ -79,7 +79,7 @@ class WeightStore:
             try:
                 tensor = quantize(tensor, self.formats[source])
             except UnsupportedModel as error:
-                raise UnsupportedModel(f"{self._file.path.name}: tensor {stored.tensor}: {error}") from None
+                raise UnsupportedModel(f"{self._file.path.name}: tensor {stored.tensor} {error}") from None
         return tensor if tensor.format.name == format_name else widen(tensor, format_name)
 
     def _check(self, stored: StoredWeight, ref: WeightRef) -> None:

@@ -15,6 +15,7 @@ from inference.host_memory import peak_resident_bytes
 from inference.kernels.base import Decision
 from inference.kv.factory import NumpyCaches, NumpyStore
 from inference.kv.layout import KvCache, LayerGroup
+from inference.lora.adapter_set import AdapterSet
 from inference.models.config import ModelConfig, RopeConfig, StoredWeight
 from inference.plan.build import build
 from inference.plan.explain import PlanRow, explain
@@ -27,6 +28,7 @@ from inference.plan.ops import (
     Embed,
     KvAppend,
     Logits,
+    Lora,
     Matmul,
     Op,
     Plan,
@@ -66,6 +68,8 @@ class NumpyExecutor:
         self.config = config
         self._store = store
         self._fused = fused
+        self.adapters = AdapterSet(config)
+        self._adapter_weights: dict[WeightRef, np.ndarray] = {}
         self._weights: dict[tuple[StoredWeight, ...], np.ndarray] = {}
         self._plans: dict[tuple[bool, Logits, bool], Plan] = {}
         self._rope = RopeTables()
@@ -84,6 +88,11 @@ class NumpyExecutor:
             if progress is not None:
                 progress(done + 1, len(refs))
 
+    def set_adapters(self, adapters: AdapterSet) -> None:
+        self.adapters = adapters
+        self._plans.clear()
+        self._adapter_weights.clear()
+
     def new_cache(self, context: int) -> NumpyCache:
         return self._caches.new(context)
 
@@ -91,8 +100,9 @@ class NumpyExecutor:
         """The plan for one row or many (up to `chunk`), made once."""
         key = (rows == 1, logits, sampled)
         if key not in self._plans:
-            plan = build(self.config, 1 if rows == 1 else self.chunk, logits, sampled)
-            self._plans[key] = fuse(plan, self._store.formats) if self._fused else plan
+            ranks = self.adapters.ranks
+            plan = build(self.config, 1 if rows == 1 else self.chunk, logits, sampled, lora_ranks=ranks)
+            self._plans[key] = fuse(plan, self._store.formats | self.adapters.formats) if self._fused else plan
         return self._plans[key]
 
     def forward(
@@ -131,15 +141,18 @@ class NumpyExecutor:
             if isinstance(op.attributes, KvAppend | Attention):
                 reason = f"{reason}; {self._any_cache.store(_layer(op)).group.layout} cache"
             decisions.append(Decision("reference", reason))
-        return explain(plan, decisions, "cpu", dict.fromkeys(self._store.formats, "f32"))
+        return explain(plan, decisions, "cpu", dict.fromkeys(self._store.formats | self.adapters.formats, "f32"))
 
     def memory(self) -> MemoryStats:
         held = {id(array): array.nbytes for array in self._weights.values()}
-        weights = sum(held.values())
+        by_format = {"f32": sum(held.values())}
+        if adapters := sum(array.nbytes for array in self._adapter_weights.values()):
+            by_format["adapters f32"] = adapters
+        weights = sum(by_format.values())
         kv = self._kv_bytes()
         return MemoryStats(
             device="cpu",
-            weights_by_format={"f32": weights},
+            weights_by_format=by_format,
             weights_bytes=weights,
             kv_bytes=kv,
             peak_bytes=weights + max(self._kv_peak, kv),
@@ -164,6 +177,10 @@ class NumpyExecutor:
 
     def _weight(self, ref: WeightRef) -> np.ndarray:
         """(rows, columns) float32. A tied head and embedding are one array."""
+        if ref.sources[0] in self.adapters.formats:
+            if ref not in self._adapter_weights:
+                self._adapter_weights[ref] = self.adapters.load(ref).dequantize()
+            return self._adapter_weights[ref]
         key = self._store.storage(ref)
         if key not in self._weights:
             self._weights[key] = self._store.load(ref).dequantize()
@@ -184,6 +201,9 @@ class NumpyExecutor:
                 return normed + inputs[1] if residual else normed
             case Matmul() as matmul:
                 return _matmul(matmul, inputs, weights)
+            case Lora():
+                x, y = inputs
+                return y + x @ weights[0].T @ weights[1].T
             case Add(scale):
                 return inputs[0] * np.float32(scale) + inputs[1]
             case Rope(rope, head_dim):
@@ -231,9 +251,11 @@ def _matmul(matmul: Matmul, inputs: list[np.ndarray], weights: list[np.ndarray])
     product = x @ weights[0].T  # (T, rows of W)
     if matmul.bias:
         product += weights[1][:, 0]
+    if matmul.lora:
+        product += inputs[1] @ weights[2 if matmul.bias else 1].T
     if matmul.activation is not None:
         gate, up = np.split(product, 2, axis=1)
         product = cpu.activate(gate, matmul.activation) * up
     if matmul.scale != 1:
         product *= np.float32(matmul.scale)
-    return product + inputs[1] if matmul.residual else product
+    return product + inputs[-1] if matmul.residual else product

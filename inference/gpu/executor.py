@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from inference.errors import DeviceUnavailable
+from inference.errors import DeviceUnavailable, DoesNotFit
 from inference.events import MemoryStats
 from inference.executor import SampleRequest, StepCost, host_stream
+from inference.gpu.adapter_weights import AdapterWeights
 from inference.gpu.buffers import BufferPool
 from inference.gpu.device import RAISED_LIMITS, AdapterReport, DeviceCaps, describe_caps, open_device
 from inference.gpu.encoder import PassEncoder, Prepared
@@ -28,6 +29,7 @@ from inference.kernels.sample import RESULT_WORDS, SETTINGS_WORDS, pack_settings
 from inference.kv.factory import GpuCaches
 from inference.kv.gpu_store import GpuMemory, GpuStore
 from inference.kv.layout import KvCache, LayerGroup
+from inference.lora.adapter_set import AdapterSet
 from inference.models.config import ModelConfig, RopeConfig
 from inference.plan.build import build
 from inference.plan.explain import PlanRow, explain
@@ -115,7 +117,10 @@ class WebGpuExecutor:
         self._pipelines = PipelineCache(self._gpu)
         self._encoder = PassEncoder(raw_encoding)
         self._weights = DeviceWeights(store, self._pool, self.caps.max_binding)
+        self.adapters = AdapterSet(config)
+        self._adapter_weights = AdapterWeights(self._pool, self.caps.max_binding)
         self._plans: dict[PlanKey, Plan] = {}
+        self._plan_version = 0
         self._scratch: dict[PlanKey, dict[Binding, Any]] = {}
         self._rope: dict[RopeConfig, tuple[int, Any]] = {}
         self._shared = self._make_shared_buffers()
@@ -132,6 +137,21 @@ class WebGpuExecutor:
         """Upload the weights; `progress` hears (weights done, weights in all). Raises DoesNotFit."""
         self._weights.upload(self.plan(1, "last"), progress)
 
+    def set_adapters(self, adapters: AdapterSet) -> None:
+        """See Executor. Where only strengths differ, matrices are written anew and every program stays."""
+        before, plans, same_plan = self.adapters, self._plans, adapters.ranks == self.adapters.ranks
+        self.adapters = adapters
+        if not same_plan:
+            self._plans = {}
+        try:
+            self._adapter_weights.upload(adapters, self.plan(1, "last"))
+        except DoesNotFit:
+            self.adapters, self._plans = before, plans
+            raise
+        if not same_plan:
+            self._plan_version += 1
+            self._free_scratch()
+
     def new_cache(self, context: int) -> GpuCache:
         return self._caches.new(context)
 
@@ -139,8 +159,8 @@ class WebGpuExecutor:
         """The fused plan for a bucket of rows, made once."""
         key = (rows, logits, sampled)
         if key not in self._plans:
-            plan = build(self.config, rows, logits, sampled, self.dtype, self.kv_dtype)
-            self._plans[key] = fuse(plan, self._store.formats)
+            plan = build(self.config, rows, logits, sampled, self.dtype, self.kv_dtype, self.adapters.ranks)
+            self._plans[key] = fuse(plan, self._store.formats | self.adapters.formats)
         return self._plans[key]
 
     def forward(self, cache: GpuCache, ids: Sequence[int], logits: Logits) -> np.ndarray | None:
@@ -194,10 +214,10 @@ class WebGpuExecutor:
         return explain(plan, decisions, "webgpu", formats, [len(group) for group in dispatches])
 
     def memory(self) -> MemoryStats:
-        held = self._pool.bytes
+        held, adapters = self._pool.bytes, self._adapter_weights.nbytes
         return MemoryStats(
             device=self.adapter,
-            weights_by_format=dict(self._weights.bytes_by_format),
+            weights_by_format=self._weights.bytes_by_format | ({"adapters f32": adapters} if adapters else {}),
             weights_bytes=held["weights"],
             kv_bytes=held["kv"],
             scratch_bytes=held["scratch"],
@@ -239,11 +259,12 @@ class WebGpuExecutor:
         """The program for a step of `rows` that begins at the cache's length, bound to the cache's buffers."""
         row_bucket = next(bucket for bucket in ROW_BUCKETS if rows <= bucket)
         kv_bucket = next(bucket for bucket in KV_BUCKETS if cache.length + rows <= bucket)
-        versions = tuple(store.version for store in cache.stores)
+        versions = (self._plan_version, *(store.version for store in cache.stores))
         key = (row_bucket, kv_bucket, logits, sampled)
         if key not in cache.programs or cache.programs[key][0] != versions:
             plan = self.plan(row_bucket, logits, sampled)
-            buffers = self._weights.buffers | self._shared | self._scratch_for(plan, sampled)
+            buffers = self._weights.buffers | self._adapter_weights.buffers | self._shared
+            buffers |= self._scratch_for(plan, sampled)
             buffers |= self._rope_tables(cache.context)
             for store in cache.stores:
                 buffers |= store.buffers()
@@ -254,7 +275,7 @@ class WebGpuExecutor:
 
     def _context(self, plan: Plan, kv_bucket: int, cache: GpuCache) -> KernelContext:
         layouts = {layer: cache.store(layer).layout(layer) for layer in range(self.config.num_layers)}
-        placed, preferences = self._weights.placed, self._preferences
+        placed, preferences = self._weights.placed | self._adapter_weights.placed, self._preferences
         return KernelContext(self.caps, plan.rows, self.kv_dtype, kv_bucket, placed, layouts, preferences)
 
     def _scratch_for(self, plan: Plan, sampled: bool) -> dict[Binding, Any]:
@@ -262,6 +283,12 @@ class WebGpuExecutor:
         if key not in self._scratch:
             self._scratch[key] = make_scratch(plan, self._context(plan, KV_BUCKETS[-1], self._any_cache), self._pool)
         return self._scratch[key]
+
+    def _free_scratch(self) -> None:
+        for buffers in self._scratch.values():
+            for buffer in {id(buffer): buffer for buffer in buffers.values()}.values():
+                self._pool.destroy(buffer)
+        self._scratch.clear()
 
     def _rope_tables(self, positions: int) -> dict[Binding, Any]:
         """The table of each layer's rope for `positions` positions, by layer."""

@@ -136,7 +136,8 @@ def _shared_constants(op: Op, weight: DeviceWeight, part: WeightPart) -> dict[st
         "X_TYPE": op.inputs[0].dtype,
         "Y_TYPE": op.output.dtype,
         "BIAS": matmul.bias,
-        "UP_BIAS": op.output.columns,
+        "LORA_RANK": op.inputs[1].columns if matmul.lora else 0,
+        "UP_FIRST": op.output.columns,
         "SCALE": float(matmul.scale),
         "NORM": matmul.norm_eps is not None,
         "NORM_EPS": matmul.norm_eps or 0.0,
@@ -189,6 +190,6 @@ def _tiled(
 
 
 def _operands(op: Op, context: KernelContext) -> tuple:
-    """x [, bias] [, norm weight] [, residual], in the order of the shaders' bindings."""
+    """x [, bias] [, B] [, norm weight] [, low rank] [, residual], in the order of the shaders' bindings."""
     vectors = tuple(context.weights[ref].bindings(0)[0] for ref in op.weights[1:])
     return (tensor(op.inputs[0]), *vectors, *(tensor(extra) for extra in op.inputs[1:]))

@@ -34,6 +34,7 @@ KERNELS: dict[Kind, KernelFile] = {
     "rope": _SIMPLE,
     "matmul": _MATMUL,
     "lm_head": _MATMUL,
+    "lora": _MATMUL,
     "attention": KernelFile(attention.choose, attention.dispatches),
     "sample": KernelFile(sample.choose, sample.dispatches),
 }

@@ -51,7 +51,7 @@ class Family:
 
     `hf_defaults` are the values that real config.json files leave out where they are the defaults of the family's
     class in Transformers. `hf_group` is the key below which a model that also sees images describes its text part.
-    `interleaved` of a rope read from GGUF is for the family to say: some converters permute q and k, some do not.
+    `gguf_interleaved` says that converters to GGUF permute the rows of q and k, so that adjacent columns are a pair.
     """
 
     config_from_hf: Callable[[Fields], ModelConfig]
@@ -60,6 +60,7 @@ class Family:
     gguf_names: WeightNames = GGUF_NAMES
     hf_defaults: Mapping[str, Any] = field(default_factory=dict)
     hf_group: str = ""
+    gguf_interleaved: bool = False
 
 
 def hf_config(fields: Fields, layer_type_key: str = "") -> ModelConfig:
@@ -101,7 +102,7 @@ def hf_windows(fields: Fields, windowed: Callable[[int], bool]) -> list[int | No
 
 
 def gguf_config(
-    file: GGUFFile, fields: Fields, interleaved: bool, activation: Activation = "silu", theta: float = 10_000.0
+    file: GGUFFile, fields: Fields, activation: Activation = "silu", theta: float = 10_000.0
 ) -> ModelConfig:
     """A ModelConfig of the llama kind from GGUF metadata: biases as the first layer has, and a window on every layer.
 
@@ -116,7 +117,7 @@ def gguf_config(
     if not fields.flag("attention.causal", True):
         raise fields.unsupported("attention.causal", False, "true: models that write text")
     rotary_dim = fields.integer("rope.dimension_count", head_dim, maximum=MAX_HEAD_DIM)
-    rope = gguf_rope(fields, RopeConfig(fields.positive("rope.freq_base", theta), rotary_dim, interleaved))
+    rope = gguf_rope(fields, RopeConfig(fields.positive("rope.freq_base", theta), rotary_dim, interleaved=False))
     if "rope_freqs.weight" in file.tensors:
         factors = read_vector(file, "rope_freqs.weight")
         rope = replace(rope, frequency_factors=tuple(factors.tolist()))
@@ -143,6 +144,12 @@ def with_windows(config: ModelConfig, windows: list[int | None]) -> ModelConfig:
     """The same config with each layer's window; one that spans the whole context is none."""
     spans = [window if window is not None and window < config.max_context else None for window in windows]
     layers = tuple(replace(layer, window=window) for layer, window in zip(config.layers, spans, strict=True))
+    return replace(config, layers=layers)
+
+
+def with_interleaved_rope(config: ModelConfig) -> ModelConfig:
+    """The same config with ropes that turn adjacent columns together."""
+    layers = tuple(replace(layer, rope=replace(layer.rope, interleaved=True)) for layer in config.layers)
     return replace(config, layers=layers)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from inference.errors import BadModelFile, UnsupportedModel
 from inference.formats.gguf import GGUFFile
 from inference.formats.tensors import TensorFile
 from inference.models import gemma2, gemma3, granite, llama, mistral, olmo2, phi3, qwen, smollm3
-from inference.models.common import Family
-from inference.models.config import ModelConfig
+from inference.models.common import Family, with_interleaved_rope
+from inference.models.config import ModelConfig, StoredWeight
 from inference.models.fields import Fields
 from inference.models.weights import WeightNames, weight_map
 
@@ -32,9 +32,10 @@ HF_FAMILIES: Mapping[str, Family] = {
 }
 """By `model_type` in config.json."""
 
-GGUF_FAMILIES: Mapping[str, Family] = {
-    name: family for name, family in HF_FAMILIES.items() if name not in ("mistral", "gemma3_text")
-}
+_GGUF_NAMES = {"mistral": "llama", "gemma3_text": "gemma3"}
+"""Families that GGUF files know under the name of another one."""
+
+GGUF_FAMILIES: Mapping[str, Family] = {name: family for name, family in HF_FAMILIES.items() if name not in _GGUF_NAMES}
 """By `general.architecture` in GGUF metadata."""
 
 
@@ -56,6 +57,8 @@ def config_from_gguf(file: GGUFFile) -> ModelConfig:
     architecture = file.metadata["general.architecture"]
     fields = Fields(file.metadata, f"{where}: metadata", f"{architecture}.")
     config = family.config_from_gguf(file, fields)
+    if family.gguf_interleaved:
+        config = with_interleaved_rope(config)
     return _finish(config, where, file.path.stem, names, tied=names.lm_head not in file.tensors)
 
 
@@ -73,6 +76,24 @@ def config_from_hf(values: Mapping[str, Any], file: TensorFile) -> ModelConfig:
     tied = fields.flag("tie_word_embeddings", names.lm_head not in file.tensors)
     text = fields.group(family.hf_group, family.hf_defaults) if family.hf_group else fields
     return _finish(family.config_from_hf(text), where, file.path.name, names, tied)
+
+
+@dataclass(frozen=True)
+class StoredNames:
+    """How files of one format hold a model: the family's name there, its weights, and the order of q's and k's rows."""
+
+    family: str
+    weights: Mapping[str, StoredWeight]
+    interleaved: bool
+
+
+def stored_names(config: ModelConfig, file_format: Literal["hf", "gguf"]) -> StoredNames:
+    """What `config`'s model is called in files of a format, whichever it was read from itself: for its adapters."""
+    if file_format == "hf":
+        return StoredNames(config.family, weight_map(config, HF_FAMILIES[config.family].hf_names, tied=False), False)
+    name = _GGUF_NAMES.get(config.family, config.family)
+    family = GGUF_FAMILIES[name]
+    return StoredNames(name, weight_map(config, family.gguf_names, tied=False), family.gguf_interleaved)
 
 
 def read_hf_config(folder: Path) -> dict[str, Any]:

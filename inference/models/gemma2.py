@@ -29,7 +29,7 @@ def config_from_hf(fields: Fields) -> ModelConfig:
 
 
 def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
-    config = gguf_config(file, fields, interleaved=False, activation="gelu_tanh")
+    config = gguf_config(file, fields, activation="gelu_tanh")
     window = fields.integer("attention.sliding_window", WINDOW)
     config = with_windows(config, [window if layer % 2 == 0 else None for layer in range(config.num_layers)])
     return replace(

@@ -41,7 +41,7 @@ def config_from_hf(fields: Fields) -> ModelConfig:
 
 
 def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
-    config = gguf_config(file, fields, interleaved=False, activation="gelu_tanh", theta=1_000_000.0)
+    config = gguf_config(file, fields, activation="gelu_tanh", theta=1_000_000.0)
     window = fields.integer("attention.sliding_window")
     every = fields.integer("attention.sliding_window_pattern", GLOBAL_LAYER_EVERY)
     config = with_windows(config, [None if (i + 1) % every == 0 else window for i in range(config.num_layers)])

@@ -30,4 +30,4 @@ def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
     )
 
 
-FAMILY = Family(config_from_hf, config_from_gguf, hf_defaults={"max_position_embeddings": 2048})
+FAMILY = Family(config_from_hf, config_from_gguf, hf_defaults={"max_position_embeddings": 2048}, gguf_interleaved=True)

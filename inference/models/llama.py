@@ -22,7 +22,7 @@ def config_from_hf(fields: Fields) -> ModelConfig:
 def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
     if fields.integer("expert_count", 0, minimum=0):
         raise fields.unsupported("expert_count", fields.integer("expert_count"), "0: not Mixtral's experts")
-    return gguf_config(file, fields, interleaved=True)
+    return gguf_config(file, fields)
 
 
-FAMILY = Family(config_from_hf, config_from_gguf, hf_defaults={"max_position_embeddings": 2048})
+FAMILY = Family(config_from_hf, config_from_gguf, hf_defaults={"max_position_embeddings": 2048}, gguf_interleaved=True)

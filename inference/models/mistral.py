@@ -16,4 +16,5 @@ FAMILY = Family(
     config_from_hf,
     llama.config_from_gguf,
     hf_defaults={"num_key_value_heads": 8, "max_position_embeddings": 131_072, "sliding_window": 4096},
+    gguf_interleaved=True,
 )

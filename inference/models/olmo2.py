@@ -19,7 +19,7 @@ def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
     if fields.has("attention.sliding_window"):
         window = fields.integer("attention.sliding_window")
         raise fields.unsupported("attention.sliding_window", window, "none: OLMo 2, not OLMo 3")
-    return _with_post_norms(gguf_config(file, fields, interleaved=False))
+    return _with_post_norms(gguf_config(file, fields))
 
 
 def _with_post_norms(config: ModelConfig) -> ModelConfig:

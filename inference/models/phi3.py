@@ -28,7 +28,7 @@ def config_from_hf(fields: Fields) -> ModelConfig:
 
 
 def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
-    config = gguf_config(file, fields, interleaved=False)
+    config = gguf_config(file, fields)
     if "rope_factors_long.weight" not in file.tensors or "rope_factors_short.weight" not in file.tensors:
         return config
     rope = config.layers[0].rope

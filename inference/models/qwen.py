@@ -27,7 +27,7 @@ def qwen2_from_hf(fields: Fields) -> ModelConfig:
 
 
 def qwen2_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
-    return gguf_config(file, fields, interleaved=False)
+    return gguf_config(file, fields)
 
 
 def qwen3_from_hf(fields: Fields) -> ModelConfig:
@@ -37,7 +37,7 @@ def qwen3_from_hf(fields: Fields) -> ModelConfig:
 
 
 def qwen3_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
-    return replace(gguf_config(file, fields, interleaved=False), qk_norm="head")
+    return replace(gguf_config(file, fields), qk_norm="head")
 
 
 HF_DEFAULTS = {

@@ -34,4 +34,5 @@ FAMILY = Family(
     config_from_hf,
     config_from_gguf,
     hf_defaults={"num_key_value_heads": 4, "max_position_embeddings": 32_768, "rope_theta": 2_000_000.0},
+    gguf_interleaved=True,
 )

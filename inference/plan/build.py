@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from inference.models.config import ModelConfig
 from inference.plan.ops import (
@@ -16,6 +17,7 @@ from inference.plan.ops import (
     Kind,
     KvAppend,
     Logits,
+    Lora,
     Matmul,
     Op,
     Plan,
@@ -27,19 +29,28 @@ from inference.plan.ops import (
     WeightRef,
 )
 
+NO_ADAPTERS: Mapping[str, int] = MappingProxyType({})
+
 
 def build(
-    config: ModelConfig, rows: int, logits: Logits, sample: bool = False, dtype: DType = "f32", kv_dtype: DType = "f32"
+    config: ModelConfig,
+    rows: int,
+    logits: Logits,
+    sample: bool = False,
+    dtype: DType = "f32",
+    kv_dtype: DType = "f32",
+    lora_ranks: Mapping[str, int] = NO_ADAPTERS,
 ) -> Plan:
     """The forward pass of `config` over up to `rows` tokens.
 
     Activations are stored in `dtype`, keys and values in `kv_dtype`. The residual stream and the logits are always
     f32: the stream grows to 104,000 in Gemma 3 270M, where f16 ends at 65,504, and to 22,500 in SmolLM2-135M, where
-    f16 has steps of 16. With `sample` (which needs logits "last") the plan ends by choosing the next token.
+    f16 has steps of 16. `lora_ranks` has the rank of all adapters together on each projection that they act on, by its
+    canonical name. With `sample` (which needs logits "last") the plan ends by choosing the next token.
     """
     if sample and logits != "last":
         raise ValueError("sampling needs the logits of the last row")
-    builder = _Builder(config, rows, dtype)
+    builder = _Builder(config, rows, dtype, lora_ranks)
     x = builder.embed()
     for layer in range(config.num_layers):
         x = builder.layer(layer, x)
@@ -49,10 +60,11 @@ def build(
 
 
 class _Builder:
-    def __init__(self, config: ModelConfig, rows: int, dtype: DType) -> None:
+    def __init__(self, config: ModelConfig, rows: int, dtype: DType, lora_ranks: Mapping[str, int]) -> None:
         self.config = config
         self.rows = rows
         self.dtype: DType = dtype
+        self.lora_ranks = lora_ranks
         self.ops: list[Op] = []
 
     def embed(self) -> TensorRef:
@@ -76,7 +88,8 @@ class _Builder:
         x = self._op("rmsnorm", "final_norm", None, (x,), c.hidden_size, attributes, (norm,), rows=rows)
         head = WeightRef(("lm_head",), c.vocab_size, c.hidden_size)
         matmul = Matmul(scale=c.logit_scale)
-        x = self._op("lm_head", "lm_head", None, (x,), c.vocab_size, matmul, (head,), rows=rows, dtype="f32")
+        logits_of_x = self._op("lm_head", "lm_head", None, (x,), c.vocab_size, matmul, (head,), rows=rows, dtype="f32")
+        x = self._adapted(None, "lm_head", x, logits_of_x)
         if c.logit_softcap is not None:
             cap = Softcap(c.logit_softcap)
             x = self._op("softcap", "logit_softcap", None, (x,), c.vocab_size, cap, rows=rows, dtype="f32")
@@ -131,7 +144,18 @@ class _Builder:
         weights = [WeightRef((f"layers.{layer}.{name}",), columns, x.columns)]
         if name in self.config.biases:
             weights.append(WeightRef((f"layers.{layer}.{name}.bias",), columns, 1))
-        return self._op("matmul", name, layer, (x,), columns, Matmul(bias=len(weights) > 1), tuple(weights))
+        y = self._op("matmul", name, layer, (x,), columns, Matmul(bias=len(weights) > 1), tuple(weights))
+        return self._adapted(layer, name, x, y)
+
+    def _adapted(self, layer: int | None, name: str, x: TensorRef, y: TensorRef) -> TensorRef:
+        """y, a projection of x, with what adapters add to it."""
+        canonical = name if layer is None else f"layers.{layer}.{name}"
+        rank = self.lora_ranks.get(canonical, 0)
+        if not rank:
+            return y
+        a = WeightRef((f"{canonical}.lora_a",), rank, x.columns)
+        b = WeightRef((f"{canonical}.lora_b",), y.columns, rank)
+        return self._op("lora", f"{name}.lora", layer, (x, y), y.columns, Lora(), (a, b), rows=y.rows, dtype=y.dtype)
 
     def _norm(self, layer: int, name: str, x: TensorRef, group: int | None = None) -> TensorRef:
         group = group or x.columns

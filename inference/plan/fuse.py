@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from inference.formats.planar import WIDENS_TO_Q8_0
+from inference.plan.fuse_lora import lora_into_matmul
 from inference.plan.ops import Add, KvAppend, Matmul, Op, Plan, RmsNorm, Rope, TensorRef, WeightRef
 
 WeightFormats = Mapping[str, str]
@@ -48,8 +49,17 @@ def merge_qkv(ops: list[Op], formats: WeightFormats) -> list[Op]:
 
 
 def merge_gate_up(ops: list[Op], formats: WeightFormats) -> list[Op]:
-    """gate and up projections and their activation become one matmul."""
-    ops = _stack(ops, formats, ("feed_forward.gate", "feed_forward.up"), "feed_forward.gate_up", "merge_gate_up")
+    """gate and up projections of one input become one matmul over the stacked weights."""
+    return _stack(ops, formats, ("feed_forward.gate", "feed_forward.up"), "feed_forward.gate_up", "merge_gate_up")
+
+
+def adapters_into_matmul(ops: list[Op], formats: WeightFormats) -> list[Op]:
+    """What adapters add to a matmul is added by it; see `inference.plan.fuse_lora`."""
+    return lora_into_matmul(ops)
+
+
+def activation_into_matmul(ops: list[Op], formats: WeightFormats) -> list[Op]:
+    """The matmul that makes gate and up applies the activation, too."""
     result: list[Op] = []
     for op in ops:
         if op.kind != "activation_gate" or op.inputs[0].parent is None:
@@ -69,7 +79,7 @@ def norm_into_matmul(ops: list[Op], formats: WeightFormats) -> list[Op]:
         if norm.kind != "rmsnorm" or norm.attributes.group != norm.output.columns:  # type: ignore[union-attr]
             continue
         readers = _readers(result, norm.output)
-        if any(reader.kind not in ("matmul", "lm_head") for reader in readers):
+        if any(not isinstance(reader.attributes, Matmul) for reader in readers):
             if not norm.name.endswith("post_norm"):
                 _replace(result, norm, _note(norm, "norm_into_matmul: its output is read by another kind of op"))
             continue
@@ -106,7 +116,7 @@ def residual_into_producer(ops: list[Op], formats: WeightFormats) -> list[Op]:
             continue
         fused = replace(
             producer,
-            inputs=(producer.inputs[0], add.inputs[1]),
+            inputs=(*producer.inputs, add.inputs[1]),
             output=add.output,
             attributes=attributes,
         )
@@ -149,6 +159,8 @@ def rope_into_append(ops: list[Op], formats: WeightFormats) -> list[Op]:
 REWRITES: tuple[Rewrite, ...] = (
     Rewrite("merge_qkv", merge_qkv),
     Rewrite("merge_gate_up", merge_gate_up),
+    Rewrite("lora_into_matmul", adapters_into_matmul),
+    Rewrite("activation_into_matmul", activation_into_matmul),
     Rewrite("norm_into_matmul", norm_into_matmul),
     Rewrite("residual_into_producer", residual_into_producer),
     Rewrite("rope_into_append", rope_into_append),

@@ -76,18 +76,28 @@ class RmsNorm:
 
 @dataclass(frozen=True)
 class Matmul:
-    """output = scale * (f(x) @ W.T [+ bias]) [+ residual], with optional pieces fused in.
+    """output = scale * (f(x) @ W.T [+ bias] [+ low @ B.T]) [+ residual], with optional pieces fused in.
 
     `norm_eps`: f is the RMS norm with the last weight (1, D), else f is the identity.
+    `lora`: low (T, R) is what the A matrices of adapters made of f(x).
     `activation`: W stacks gate over up (2F rows) and output = scale * activation(gate) * up [+ residual].
-    Inputs: x [, residual]. Weights: W [, bias (rows of W, 1)] [, norm weight].
+    Inputs: x [, low] [, residual]. Weights: W [, bias (rows of W, 1)] [, B (rows of W, R)] [, norm weight].
     """
 
     scale: float = 1.0
     bias: bool = False
+    lora: bool = False
     norm_eps: float | None = None
     activation: Activation | None = None
     residual: bool = False
+
+
+@dataclass(frozen=True)
+class Lora:
+    """output = y + (x @ A.T) @ B.T: what adapters add to y, a projection of x (arXiv:2106.09685).
+
+    Inputs: x, y. Weights: A (R, D), B (rows of the projection, R), those of all adapters side by side along R.
+    """
 
 
 @dataclass(frozen=True)
@@ -160,10 +170,12 @@ class Sample:
     """Choose the next token from logits by the request's Sampling; the token becomes the next step's input."""
 
 
-Attributes = Embed | RmsNorm | Matmul | Add | Rope | KvAppend | Attention | ActivationGate | Softcap | Copy | Sample
+Attributes = (
+    Embed | RmsNorm | Matmul | Lora | Add | Rope | KvAppend | Attention | ActivationGate | Softcap | Copy | Sample
+)
 Kind = Literal[
     "embed", "rmsnorm", "matmul", "add", "rope", "kv_append", "attention",
-    "activation_gate", "softcap", "lm_head", "sample", "copy",
+    "activation_gate", "softcap", "lora", "lm_head", "sample", "copy",
 ]  # fmt: skip
 
 

@@ -1,10 +1,12 @@
-// One-row matmul: y = SCALE * (f(x) @ W.T + bias), with an optional RMS norm of x, gated activation, and residual add.
+// One-row matmul: y = SCALE * (f(x) @ W.T + bias + low_rank @ B.T), with an optional RMS norm of x, gated activation,
+// and residual add.
 //
-// Bindings: planes of W (weights.wgsl); x (COLUMNS) ${X_TYPE}; [bias (rows of W) f32]; [norm weight (COLUMNS) f32];
-//           [residual ${Y_TYPE}]; y ${Y_TYPE}, where this part of W fills OUT_ROWS elements from FIRST_ROW on.
+// Bindings: planes of W (weights.wgsl); x (COLUMNS) ${X_TYPE}; [bias (rows of W) f32];
+//           [B of the adapters (rows of W, LORA_RANK) f32]; [norm weight (COLUMNS) f32];
+//           [low_rank (LORA_RANK) f32]; [residual ${Y_TYPE}]; y ${Y_TYPE}, where this part of W fills OUT_ROWS elements from FIRST_ROW on.
 // Grid: ceil(OUT_ROWS / (ROWS * LANE_GROUPS)) workgroups, folded over x and y.
 // LANES invocations share ROWS rows of W; each reads every LANES-th unit of 8 columns. With GATED, W holds
-// OUT_ROWS gate rows, then as many up rows; the bias of up begins at UP_BIAS. REDUCE is "subgroup" (shuffles) or "workgroup" (shared memory).
+// OUT_ROWS gate rows, then as many up rows; bias and B of up begin at row UP_FIRST. REDUCE is "subgroup" (shuffles) or "workgroup" (shared memory).
 // Accumulates in f32.
 
 //% if "f16" in (X_TYPE, Y_TYPE)
@@ -21,9 +23,17 @@ enable f16;
 //% set at.next = at.next + 1
 @group(0) @binding(${at.next}) var<storage, read> bias: array<f32>;
 //% endif
+//% if LORA_RANK
+//% set at.next = at.next + 1
+@group(0) @binding(${at.next}) var<storage, read> lora_b: array<f32>;
+//% endif
 //% if NORM
 //% set at.next = at.next + 1
 @group(0) @binding(${at.next}) var<storage, read> norm: array<vec4<f32>>;
+//% endif
+//% if LORA_RANK
+//% set at.next = at.next + 1
+@group(0) @binding(${at.next}) var<storage, read> low_rank: array<f32>;
 //% endif
 //% if RESIDUAL
 //% set at.next = at.next + 1
@@ -36,8 +46,9 @@ const LANE_GROUPS: u32 = ${LANE_GROUPS}u;
 const ROWS: u32 = ${ROWS}u;
 const OUT_ROWS: u32 = ${OUT_ROWS}u;
 const FIRST_ROW: u32 = ${FIRST_ROW}u;
-//% set sums = ROWS * (2 if GATED else 1) + (1 if NORM else 0)
-// Sums a lane keeps: one a row, then one a row of up, then the sum of squares.
+//% set products = ROWS * (2 if GATED else 1)
+//% set sums = products * (2 if LORA_RANK else 1) + (1 if NORM else 0)
+// Sums a lane keeps: one a row, then one a row of up, as many for the adapters, then the sum of squares.
 const SUMS: u32 = ${sums}u;
 
 //% if REDUCE == "workgroup"
@@ -84,6 +95,18 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) co
 //% endif
 //% endfor
   }
+//% if LORA_RANK
+  for (var k = lane; k < ${LORA_RANK}u; k += LANES) {
+    let low = low_rank[k];
+//% for r in range(ROWS)
+    let row${r} = FIRST_ROW + min(first + ${r}u, OUT_ROWS - 1u);
+    sums[${products + r}] += low * lora_b[row${r} * ${LORA_RANK}u + k];
+//% if GATED
+    sums[${products + ROWS + r}] += low * lora_b[(${UP_FIRST}u + row${r}) * ${LORA_RANK}u + k];
+//% endif
+//% endfor
+  }
+//% endif
 //% for s in range(sums)
   sums[${s}] = reduce(sums[${s}], index);
 //% endfor
@@ -100,10 +123,16 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) co
 //% if BIAS
     value += bias[out];
 //% endif
+//% if LORA_RANK
+    value += sums[${products + r}];
+//% endif
 //% if GATED
     var up = sums[${ROWS + r}] * scale;
 //% if BIAS
-    up += bias[${UP_BIAS}u + out];
+    up += bias[${UP_FIRST}u + out];
+//% endif
+//% if LORA_RANK
+    up += sums[${products + ROWS + r}];
 //% endif
     value = activate(value) * up;
 //% endif

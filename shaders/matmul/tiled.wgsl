@@ -1,12 +1,14 @@
-// Many-row matmul: Y = SCALE * (f(X) @ W.T + bias), with an optional RMS norm of X, gated activation, and residual add.
+// Many-row matmul: Y = SCALE * (f(X) @ W.T + bias + low_rank @ B.T), with an optional RMS norm of X, gated activation,
+// and residual add.
 //
-// Bindings: planes of W (weights.wgsl); X (T, COLUMNS) ${X_TYPE}; [bias (rows of W) f32]; [norm weight (COLUMNS) f32];
-//           [residual ${Y_TYPE}]; Y (T, Y_COLUMNS) ${Y_TYPE}, where this part of W fills OUT_ROWS columns from FIRST_ROW
+// Bindings: planes of W (weights.wgsl); X (T, COLUMNS) ${X_TYPE}; [bias (rows of W) f32];
+//           [B of the adapters (rows of W, LORA_RANK) f32]; [norm weight (COLUMNS) f32];
+//           [low_rank (T, LORA_RANK) f32]; [residual ${Y_TYPE}]; Y (T, Y_COLUMNS) ${Y_TYPE}, where this part of W fills OUT_ROWS columns from FIRST_ROW
 //           on; state u32.
 // Grid: (ceil(OUT_ROWS / TILE_COLUMNS), T / TILE_ROWS). Tiles past state.rows leave early.
 // A workgroup makes TILE_ROWS x TILE_COLUMNS outputs, each invocation THREAD_ROWS x THREAD_COLUMNS of them, over
-// slices of TILE_K columns held in workgroup memory. With GATED, W holds OUT_ROWS gate rows, then as many up rows; the
-// bias of up begins at UP_BIAS.
+// slices of TILE_K columns held in workgroup memory. With GATED, W holds OUT_ROWS gate rows, then as many up rows; bias
+// and B of up begin at row UP_FIRST.
 // The norm's scale is one factor a row: its sum of squares is gathered on the way and applied at the end.
 // Accumulates in f32.
 
@@ -24,9 +26,17 @@ enable f16;
 //% set at.next = at.next + 1
 @group(0) @binding(${at.next}) var<storage, read> bias: array<f32>;
 //% endif
+//% if LORA_RANK
+//% set at.next = at.next + 1
+@group(0) @binding(${at.next}) var<storage, read> lora_b: array<f32>;
+//% endif
 //% if NORM
 //% set at.next = at.next + 1
 @group(0) @binding(${at.next}) var<storage, read> norm: array<vec4<f32>>;
+//% endif
+//% if LORA_RANK
+//% set at.next = at.next + 1
+@group(0) @binding(${at.next}) var<storage, read> low_rank: array<f32>;
 //% endif
 //% if RESIDUAL
 //% set at.next = at.next + 1
@@ -53,6 +63,15 @@ var<workgroup> up_tile: array<vec4<f32>, ${TILE_COLUMNS * (TILE_K // 4 + 1)}>;
 //% endif
 //% if NORM
 var<workgroup> squares: array<f32, ${x_loads}>;
+//% endif
+
+//% if LORA_RANK
+// What the adapters add to an output.
+fn adapted(row: u32, out: u32) -> f32 {
+  var sum = 0.0;
+  for (var r = 0u; r < ${LORA_RANK}u; r++) { sum += low_rank[row * ${LORA_RANK}u + r] * lora_b[out * ${LORA_RANK}u + r]; }
+  return sum;
+}
 //% endif
 
 @compute @workgroup_size(${invocations})
@@ -147,10 +166,16 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 //% if BIAS
         value += bias[out];
 //% endif
+//% if LORA_RANK
+        value += adapted(tile_row + row, out);
+//% endif
 //% if GATED
         var up = up_sums[${r}][${c}] * scale;
 //% if BIAS
-        up += bias[${UP_BIAS}u + out];
+        up += bias[${UP_FIRST}u + out];
+//% endif
+//% if LORA_RANK
+        up += adapted(tile_row + row, ${UP_FIRST}u + out);
 //% endif
         value = activate(value) * up;
 //% endif
