@@ -1,10 +1,9 @@
-"""The WebGPU executor on tiny models: against Transformers and NumPy, split bindings, both ways of encoding."""
+"""The WebGPU executor on tiny models: decoding, weights of every format, split bindings, both ways of encoding."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ from inference.gpu.executor import WebGpuExecutor
 from inference.sampling import Sampling
 from tests.inference.gguf_variants import rewrite
 from tests.inference.opening import open_numpy, open_webgpu, run_ids
+from tests.inference.tiny_golden import TOLERANCE, golden
 
 pytestmark = pytest.mark.gpu
 
 Tiny = Callable[[str], Path]
 FAMILIES = ["llama", "gemma3_text"]
-TOLERANCE = 1e-3
 CLOSE = 1e-4
 IDS = [1, 17, 300, 511, 8, 8, 90, 401, 33]
 QuantType = gguf.GGMLQuantizationType
@@ -32,12 +31,6 @@ QuantType = gguf.GGMLQuantizationType
 
 def model(tiny: Tiny, family: str) -> Path:
     return tiny(family) / "gguf" / "model-f16.gguf"
-
-
-@cache
-def arrays(path: Path) -> Mapping[str, np.ndarray]:
-    with np.load(path) as loaded:
-        return dict(loaded)
 
 
 def sampled(executor: WebGpuExecutor, ids: list[int], count: int, sampling: Sampling) -> list[int]:
@@ -50,45 +43,17 @@ def sampled(executor: WebGpuExecutor, ids: list[int], count: int, sampling: Samp
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_are_the_reference_s(tiny: Tiny, family: str) -> None:
-    """With Gemma's window of 32 and 150 tokens, both kinds of layers are met past the window."""
-    golden = arrays(tiny(family) / "golden.npz")
-    executor = open_webgpu(model(tiny, family))
-    for size in (1, 7, 33, 150):
-        logits = run_ids(executor, golden[f"ids_{size}"].tolist())
-        assert logits is not None
-        expected = golden[f"logits_{size}"]
-        compared = logits if expected.shape == logits.shape else logits[:, golden["cols"]]
-        assert np.abs(compared - expected).max() <= TOLERANCE
-        clear = golden[f"gap_{size}"] > 2e-3
-        np.testing.assert_array_equal(logits.argmax(axis=1)[clear], golden[f"argmax_{size}"][clear])
-    executor.close()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_decoding_passes_the_window_as_well(tiny: Tiny, family: str) -> None:
     """One row at a time, from before the window is full to past it."""
-    golden = arrays(tiny(family) / "golden.npz")
-    ids = golden["ids_150"].tolist()
+    reference = golden(family)
+    ids = reference["ids_150"].tolist()
     executor = open_webgpu(model(tiny, family))
     kv = executor.new_cache(150)
     executor.forward(kv, ids[:20], "none")
     for position in range(20, 60):
         logits = executor.forward(kv, [ids[position]], "last")
         assert logits is not None
-        assert np.abs(logits[golden["cols"]] - golden["logits_150"][position]).max() <= TOLERANCE
-    executor.close()
-
-
-@pytest.mark.parametrize("name", ["a", "b"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_with_the_token_fed_back_on_the_gpu(tiny: Tiny, family: str, name: str) -> None:
-    golden = arrays(tiny(family) / "golden.npz")
-    executor = open_webgpu(model(tiny, family))
-    expected = golden[f"greedy_{name}"].tolist()
-    assert (
-        sampled(executor, golden[f"greedy_{name}_prompt"].tolist(), len(expected), Sampling(temperature=0)) == expected
-    )
+        assert np.abs(logits[reference["cols"]] - reference["logits_150"][position]).max() <= TOLERANCE
     executor.close()
 
 
