@@ -15,7 +15,8 @@ from inference.chat_template import encode_chat
 from inference.events import Event, MemoryStats
 from inference.executor import Executor, SampleRequest, StepCost
 from inference.generation import Generation
-from inference.loading import Device, OpenOptions, Progress, no_progress, open_model
+from inference.loading import Device, OpenOptions, Progress, no_progress, open_model, read_adapters
+from inference.lora.adapter_set import AdapterSet
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 from inference.sequence import Sequence
@@ -49,6 +50,7 @@ class Engine:
         gpu_memory: int | None = None,
         extend_context: bool = False,
         weights: Precision = "auto",
+        loras: Ids[tuple[str | Path, float]] = (),
         progress: Progress = no_progress,
     ) -> Engine:
         """Open a model by path, catalogue name or hub name; it is fetched where it is not on this machine.
@@ -57,16 +59,31 @@ class Engine:
         (inference.kv.names.LAYOUTS) or "auto". `context` is in tokens; beyond the model's own it needs
         `extend_context`. `dtype` is that of stored activations and KV; sums are always f32. `kernels` holds
         "prefer:NAME" or "force:NAME". `gpu_memory` limits what may be allocated there, in bytes. `weights` quantises
-        matrices that the file holds as floats (inference.weights). `progress` hears Loading and Notice, and may raise
-        Cancelled. Raises the errors of inference.errors.
+        matrices that the file holds as floats (inference.weights). `loras` are adapters as for `set_loras`. `progress`
+        hears Loading and Notice, and may raise Cancelled. Raises the errors of inference.errors.
         """
-        options = OpenOptions(device, context, extend_context, dtype, tuple(kernels), gpu_memory, kv, weights)
+        options = OpenOptions(
+            device, context, extend_context, dtype, tuple(kernels), gpu_memory, kv, weights, tuple(loras)
+        )
         return cls(path_or_name, options, progress)
 
     @property
     def executor(self) -> Executor[Any]:
         """What runs the plans, for measuring it without text and stops."""
         return self._executor
+
+    @property
+    def adapters(self) -> AdapterSet:
+        """The LoRA adapters in use."""
+        return self._executor.adapters
+
+    def set_loras(self, loras: Ids[tuple[str | Path, float]]) -> None:
+        """Use these adapters, by path and strength, instead of those before: PEFT folders or GGUF adapters.
+
+        Strength 1 is as trained. Sequences that hold tokens compute them anew when they are next used. Raises
+        BadAdapter or DoesNotFit, and then nothing has changed.
+        """
+        self._executor.set_adapters(read_adapters(self.config, loras, self.adapters))
 
     def sequence(self) -> Sequence:
         """An empty KV state."""

@@ -53,9 +53,10 @@ class Generation:
         self._prompt_tokens = len(ids)
         # The last token is always computed anew: its logits choose the first one of the reply.
         wanted = min(sequence.common_prefix(ids), len(ids) - 1)
+        reason = "the adapters have changed" if sequence.stale else "the ring no longer holds what they saw"
         self._reused = sequence.rewind(wanted)
         if self._reused < wanted:
-            yield Notice(f"{wanted - self._reused} tokens are computed anew: the ring no longer holds what they saw")
+            yield Notice(f"{wanted - self._reused} tokens are computed anew: {reason}")
         new = ids[self._reused :]
         *before, last = sequence.chunks(new)
         if self._request.sampling.host_reason is not None:
@@ -65,16 +66,16 @@ class Generation:
             yield Prefill(done, len(new), self._reused)
             if self._cancelled.is_set():
                 break
-        reason: FinishReason = "cancelled"
+        finish: FinishReason = "cancelled"
         if not self._cancelled.is_set() and max_tokens != 0:
-            reason = yield from self._decode(last, max_tokens)
+            finish = yield from self._decode(last, max_tokens)
         elif max_tokens == 0:
-            reason = "length"
+            finish = "length"
         if held_back := self._flush():
             yield Token(-1, held_back, 0.0)
         timings = self._timings()
         yield self._stats(timings)
-        yield Finished(reason, timings)
+        yield Finished(finish, timings)
 
     def _decode(self, last: list[int], max_tokens: int | None) -> Generator[Event, None, FinishReason]:
         """Sample until something ends the reply; the generator's value is the reason."""

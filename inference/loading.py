@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
 from inference import hub
 from inference.catalog import load_catalog
-from inference.errors import ContextFull, DeviceUnavailable
+from inference.errors import BadAdapter, ContextFull, DeviceUnavailable
 from inference.events import Loading, Notice
 from inference.executor import Executor
 from inference.formats.gguf import GGUFFile
 from inference.kernels.base import parse_preference
 from inference.kv.choose import choose_layouts
 from inference.kv.layout import LayerGroup, describe_groups
+from inference.lora.adapter_set import AdapterSet, AppliedAdapter
+from inference.lora.read import read_adapter
 from inference.model_files import ModelFiles, open_files
 from inference.model_text import ModelText, text_from_folder, text_from_gguf
 from inference.models.config import ModelConfig
@@ -42,6 +45,7 @@ class OpenOptions:
     gpu_memory: int | None = None
     kv: str = "auto"
     weights: Precision = "auto"
+    loras: tuple[tuple[str | Path, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> Op
     executor, dtype = make_executor(config, files.store, choice, groups, options, notices)
     try:
         executor.load(lambda done, total: progress(Loading("weights", done, total)))
+        executor.set_adapters(read_adapters(config, options.loras))
     except BaseException:
         executor.close()
         raise
@@ -126,6 +131,23 @@ def locate(name: str | Path, progress: Progress) -> Path:
     """The model's file, fetched where it is not on this machine. Raises ModelNotFound, FetchFailed or Cancelled."""
     store = hub.default_store()
     return hub.fetch(hub.resolve(str(name), load_catalog(), store), store, progress)
+
+
+def read_adapters(
+    config: ModelConfig, loras: Sequence[tuple[str | Path, float]], known: AdapterSet | None = None
+) -> AdapterSet:
+    """The adapters at the paths given, each with its strength; those of `known` are not read again.
+
+    Raises BadAdapter, also for a strength that is no finite number.
+    """
+    held = {each.adapter.path: each.adapter for each in known.applied} if known else {}
+    applied = []
+    for name, strength in loras:
+        if not isfinite(strength):
+            raise BadAdapter(f"adapter {name}: its scale is {strength}, expected a number such as 0.5")
+        path = Path(name).expanduser()
+        applied.append(AppliedAdapter(held.get(path) or read_adapter(path, config), float(strength)))
+    return AdapterSet(config, tuple(applied))
 
 
 def settle_context(config: ModelConfig, options: OpenOptions) -> int:

@@ -21,6 +21,12 @@ class Sequence:
         self._executor = executor
         self._cache = cache
         self._ids = list(ids)
+        self._adapters = executor.adapters
+
+    @property
+    def stale(self) -> bool:
+        """Whether the adapters have changed since the cache was filled, so that all it holds must be computed anew."""
+        return bool(self._ids) and not self._adapters.same_as(self._executor.adapters)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -44,8 +50,9 @@ class Sequence:
             raise ValueError("append needs at least one token id")
         self.check_ids(ids)
         self.check_room(len(self._ids) + len(ids))
+        held = list(self._ids)
         *_, last = self.chunks(ids)
-        for _ in self.prefill(ids[: len(ids) - len(last)]):
+        for _ in self.prefill([*held[self.rewind(len(held)) :], *ids[: len(ids) - len(last)]]):
             pass
         logits = self._executor.forward(self._cache, last, "last")
         assert logits is not None
@@ -89,7 +96,8 @@ class Sequence:
     def truncate(self, length: int) -> None:
         """Forget everything from position `length` on.
 
-        A ring may have dropped what the next token sees; then the tokens before are computed anew.
+        A ring may have dropped what the next token sees, or the adapters may have changed; then the tokens before are
+        computed anew.
         """
         if not 0 <= length <= len(self._ids):
             raise ValueError(f"cannot truncate to {length} tokens: the sequence holds {len(self._ids)}")
@@ -98,17 +106,20 @@ class Sequence:
             pass
 
     def rewind(self, length: int) -> int:
-        """Forget everything from position `length` on, or all where the cache cannot go back that far.
+        """Forget everything from position `length` on, or all where the cache cannot go back that far or is stale.
 
         Returns how many tokens are held: what is missing up to `length` must be computed anew.
         """
-        kept = self._cache.truncate(length)
+        kept = self._cache.truncate(0 if self.stale else length)
+        self._adapters = self._executor.adapters
         del self._ids[kept:]
         return kept
 
     def fork(self) -> Sequence:
         """An independent sequence with the same content."""
-        return Sequence(self._executor, self._cache.fork(), self._ids)
+        other = Sequence(self._executor, self._cache.fork(), self._ids)
+        other._adapters = self._adapters
+        return other
 
     def kv_stats(self) -> KvStats:
         """Tokens, bytes and layouts of the cache."""

@@ -31,6 +31,12 @@ class AdapterSet:
     config: ModelConfig
     applied: tuple[AppliedAdapter, ...] = ()
 
+    def same_as(self, other: AdapterSet) -> bool:
+        """Whether both add exactly the same, so that what one computed holds for the other."""
+        return [(id(each.adapter), each.strength) for each in self.applied] == [
+            (id(each.adapter), each.strength) for each in other.applied
+        ]
+
     @cached_property
     def ranks(self) -> Mapping[str, int]:
         """The rank of all adapters together, by the projection that they act on."""
