@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Literal
 
 from inference.errors import BadModelFile, UnsupportedModel
@@ -18,6 +19,9 @@ Precision = Literal["auto", "q8", "q4", "f16"]
 
 PRECISION_FORMATS: Mapping[Precision, str] = {"q8": "q8_0", "q4": "q4_1", "f16": "f16"}
 
+KEPT = ".router"
+"""Matrices that `precision` leaves alone: small, and a rounding may make the difference between two experts."""
+
 
 class WeightStore:
     """The weights of one model file under their canonical names. Reads nothing until a weight is asked for.
@@ -28,21 +32,23 @@ class WeightStore:
 
     def __init__(self, file: TensorFile, config: ModelConfig, precision: Precision = "auto") -> None:
         self._file = file
-        self._stored = config.weights
+        self._stored = stored = config.weights
         held = {
-            canonical: _format(file, stored.tensor)
-            for canonical, stored in config.weights.items()
-            if stored.tensor in file.tensors
+            canonical: _format(file, each.tensors[0])
+            for canonical, each in stored.items()
+            if each.tensors[0] in file.tensors
         }
         wanted = PRECISION_FORMATS.get(precision)
         self.formats = {
-            name: wanted if wanted and _convertible(file.tensors[self._stored[name].tensor], wanted) else format_name
+            name: wanted
+            if wanted and not name.endswith(KEPT) and _convertible(file.tensors[stored[name].tensors[0]], wanted)
+            else format_name
             for name, format_name in held.items()
         }
         self.notices: tuple[str, ...] = ()
         if wanted and self.formats == held:
             self.notices = (f"--weights {precision} has no effect: {file.path.name} holds no matrices it applies to",)
-        used = {stored.tensor for stored in config.weights.values()}
+        used = {tensor for each in stored.values() for tensor in each.tensors}
         self.unused = tuple(name for name in file.tensors if name not in used and name != "rope_freqs.weight")
 
     def check(self, plan: Plan) -> None:
@@ -65,35 +71,53 @@ class WeightStore:
 
     def _load(self, source: str, format_name: str, columns: int) -> PlanarTensor:
         stored = self._stored[source]
-        info = self._file.tensors[stored.tensor]
-        data = self._file.data(stored.tensor)
+        info = self._file.tensors[stored.tensors[0]]
         if _is_vector(info):
+            data = self._file.data(stored.tensor)
             # (1, columns) for a norm, (rows, 1) for a bias, which may be a stretch of a longer one.
             vector = from_ggml(info.type, data, 1, info.shape[0]).dequantize()[0] + stored.offset
             length = stored.rows * columns
             return from_dense(vector[stored.first_row * columns :][:length].reshape(stored.rows, columns))
-        row_bytes = info.nbytes // info.shape[0]
-        rows = data[stored.first_row * row_bytes :][: stored.rows * row_bytes]
-        tensor = from_ggml(info.type, rows, stored.rows, columns)
-        if _convertible(info, self.formats[source]):
-            try:
-                tensor = quantize(tensor, self.formats[source])
-            except UnsupportedModel as error:
-                raise UnsupportedModel(f"{self._file.path.name}: tensor {stored.tensor} {error}") from None
+        parts = [self._load_rows(name, stored, columns, self.formats[source]) for name in stored.tensors]
+        tensor = parts[0] if len(parts) == 1 else concat_rows(parts)
         return tensor if tensor.format.name == format_name else widen(tensor, format_name)
+
+    def _load_rows(self, name: str, stored: StoredWeight, columns: int, format_name: str) -> PlanarTensor:
+        """The rows of a weight that lie in one tensor, which may be a stack of matrices, quantised if asked for."""
+        info = self._file.tensors[name]
+        row_bytes = info.nbytes // prod(info.shape[:-1])
+        rows = stored.rows // len(stored.tensors)
+        data = self._file.data(name)[stored.first_row * row_bytes :][: rows * row_bytes]
+        tensor = from_ggml(info.type, data, rows, columns)
+        if not _convertible(info, format_name):
+            return tensor
+        try:
+            return quantize(tensor, format_name)
+        except UnsupportedModel as error:
+            raise UnsupportedModel(f"{self._file.path.name}: tensor {name}: {error}") from None
 
     def _check(self, stored: StoredWeight, ref: WeightRef) -> None:
         where = self._file.path.name
-        info = self._file.tensors.get(stored.tensor)
-        if info is None:
-            raise BadModelFile(f"{where}: tensor {stored.tensor} is missing; fetch the file again or convert it anew")
         # A tensor that several weights share has the rows of all of them.
         rows = max(w.first_row + w.rows for w in self._stored.values() if w.tensor == stored.tensor)
-        expected = (rows * ref.columns,) if 1 in (rows, ref.columns) else (rows, ref.columns)
-        if info.shape != expected:
-            raise BadModelFile(
-                f"{where}: tensor {stored.tensor} has shape {info.shape}, expected {expected} from the model's config"
-            )
+        expected: tuple[int, ...] = (rows, ref.columns)
+        if 1 in expected:
+            expected = (rows * ref.columns,)
+        elif stored.experts:
+            one = (rows // stored.experts, ref.columns)
+            expected = one if len(stored.tensors) > 1 else (stored.experts, *one)
+        for name in stored.tensors:
+            info = self._file.tensors.get(name)
+            if info is None:
+                raise BadModelFile(f"{where}: tensor {name} is missing; fetch the file again or convert it anew")
+            if info.shape != expected:
+                raise BadModelFile(
+                    f"{where}: tensor {name} has shape {info.shape}, expected {expected} from the model's config"
+                )
+            if info.type != (first := self._file.tensors[stored.tensors[0]]).type:
+                raise BadModelFile(
+                    f"{where}: tensor {name} has type {info.type}, expected {first.type} as {first.name} has"
+                )
 
 
 def _is_vector(info: TensorInfo) -> bool:

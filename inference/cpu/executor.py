@@ -26,6 +26,7 @@ from inference.plan.ops import (
     Attention,
     Copy,
     Embed,
+    ExpertMatmul,
     KvAppend,
     Logits,
     Lora,
@@ -34,6 +35,7 @@ from inference.plan.ops import (
     Plan,
     RmsNorm,
     Rope,
+    Route,
     Sample,
     Softcap,
     TensorRef,
@@ -137,7 +139,11 @@ class NumpyExecutor:
         threads = "one thread" if phase == "decode" else "all threads"
         decisions = []
         for op in plan.ops:
-            reason = MATMUL_REASON.format(threads=threads) if isinstance(op.attributes, Matmul) else "NumPy, f32"
+            reason = (
+                MATMUL_REASON.format(threads=threads)
+                if isinstance(op.attributes, Matmul | ExpertMatmul)
+                else "NumPy, f32"
+            )
             if isinstance(op.attributes, KvAppend | Attention):
                 reason = f"{reason}; {self._any_cache.store(_layer(op)).group.layout} cache"
             decisions.append(Decision("reference", reason))
@@ -225,6 +231,10 @@ class NumpyExecutor:
                 return cpu.attention(inputs[0], k, v, cache.length, attention, first)
             case ActivationGate(activation):
                 return cpu.activate(inputs[0], activation) * inputs[1]
+            case Route() as route:
+                return cpu.route(inputs[0], route)
+            case ExpertMatmul() as experts:
+                return cpu.expert_matmul(inputs[0], inputs[1], weights, experts)
             case Softcap(cap):
                 return cpu.softcap(inputs[0], cap)
             case Copy():

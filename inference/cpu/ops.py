@@ -5,10 +5,12 @@ Dimension letters: T rows, D hidden_size, H num_heads, K num_kv_heads, G = H / K
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from inference.models.config import Activation
-from inference.plan.ops import Attention
+from inference.plan.ops import Attention, ExpertMatmul, Route
 
 
 def rmsnorm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
@@ -80,3 +82,36 @@ def attention(
     mixed = np.matmul(weights.reshape(a.num_kv_heads, rows * groups, num_keys), v)  # (K, T*G, E)
     by_row = mixed.reshape(a.num_kv_heads, rows, groups, a.head_dim).transpose(1, 0, 2, 3)
     return by_row.reshape(rows, a.num_heads * a.head_dim)
+
+
+def route(logits: np.ndarray, attributes: Route) -> np.ndarray:
+    """The experts of each row of logits (T, experts), and their shares: (T, 2 * chosen)."""
+    ids = np.argsort(-logits, axis=1, kind="stable")[:, : attributes.chosen]
+    chosen = np.take_along_axis(logits, ids, axis=1)
+    largest = chosen[:, :1]
+    total = np.exp((chosen if attributes.normalised else logits) - largest).sum(axis=1, keepdims=True)
+    return np.concatenate([ids.astype(np.float32), np.exp(chosen - largest) / total], axis=1)
+
+
+def expert_matmul(
+    x: np.ndarray, routed: np.ndarray, weights: Sequence[np.ndarray], attributes: ExpertMatmul
+) -> np.ndarray:
+    """Each row of x through the experts that `routed` (the result of `route`) names; shapes as ExpertMatmul says."""
+    a = attributes
+    rows = x.shape[0]
+    ids, shares = routed[:, : a.chosen].astype(np.int64), routed[:, a.chosen :]
+    # By matrix (1, or gate and up), expert, row and column.
+    stacked = weights[0].reshape(2 if a.activation else 1, a.experts, -1, weights[0].shape[1])
+    by_choice = x.reshape(rows, a.chosen if a.weighted else 1, -1)
+    result = np.empty((rows, a.chosen, stacked.shape[2]), np.float32)
+    for expert in np.unique(ids):
+        at_row, at_choice = np.nonzero(ids == expert)
+        read = by_choice[at_row, at_choice if a.weighted else 0]
+        products = [read @ matrix.T for matrix in stacked[:, expert]]
+        if a.bias:
+            biases = weights[1].reshape(*stacked.shape[:3])[:, expert]
+            products = [product + bias for product, bias in zip(products, biases, strict=True)]
+        if a.activation is not None:
+            products = [activate(products[0], a.activation) * products[1]]
+        result[at_row, at_choice] = products[0]
+    return np.einsum("tc,tcd->td", shares, result) if a.weighted else result.reshape(rows, -1)

@@ -12,10 +12,10 @@ from inference.formats.planar import FORMATS, PlanarFormat, PlanarTensor
 from inference.gpu.buffers import BufferPool
 from inference.kernels.dispatch import Binding, DeviceWeight, WeightPart
 from inference.plan.fuse import common_format
-from inference.plan.ops import Matmul, Op, Plan, WeightRef
+from inference.plan.ops import ExpertMatmul, Matmul, Op, Plan, WeightRef
 from inference.weights import WeightStore
 
-# Parts start at multiples of this, so that no kernel's tile straddles two of them needlessly.
+# Parts of a matrix start at multiples of this, so that no kernel's tile straddles two of them needlessly.
 ROW_ALIGNMENT = 64
 
 
@@ -34,7 +34,7 @@ class DeviceWeights:
         """Create the buffers of the weights of `plan`, still empty. Raises DoesNotFit."""
         for op in plan.ops:
             for ref in op.weights:
-                self._reserve(ref, _gated(op, ref))
+                self._reserve(ref, _gated(op, ref), _rows_together(op, ref))
 
     def upload(self, plan: Plan, progress: Callable[[int, int], None] | None = None) -> None:
         """Reserve and upload the weights of `plan`; `progress` hears (weights done, weights in all).
@@ -53,7 +53,7 @@ class DeviceWeights:
                 progress(done + 1, len(named))
         self._pool.flush()
 
-    def _reserve(self, ref: WeightRef, gated: bool) -> None:
+    def _reserve(self, ref: WeightRef, gated: bool, together: int) -> None:
         name = "+".join(f"{w.tensor}[{w.first_row}:{w.first_row + w.rows}]" for w in self._store.storage(ref))
         tied = next((weight for weight in self.placed.values() if weight.name == name), None)
         if tied is not None:
@@ -61,7 +61,7 @@ class DeviceWeights:
             return
         shared = common_format(ref.sources, self._store.formats)
         assert shared is not None, "fusion stacks only weights that share a format"
-        weight = plan_parts(name, FORMATS[shared], ref.rows, ref.columns, gated, self._max_binding)
+        weight = plan_parts(name, FORMATS[shared], ref.rows, ref.columns, gated, self._max_binding, together)
         self.placed[ref] = weight
         row_words = weight.format.row_words(ref.columns)
         for index, part in enumerate(weight.parts):
@@ -77,18 +77,30 @@ class DeviceWeights:
                 self._pool.upload(self.buffers[binding], piece[plane])
 
 
-def plan_parts(name: str, form: PlanarFormat, rows: int, columns: int, gated: bool, max_binding: int) -> DeviceWeight:
-    """Where the rows of a weight go. Of a gated weight (gate over up) each part holds matching rows of both.
+def plan_parts(
+    name: str,
+    form: PlanarFormat,
+    rows: int,
+    columns: int,
+    gated: bool,
+    max_binding: int,
+    together: int = ROW_ALIGNMENT,
+) -> DeviceWeight:
+    """Where the rows of a weight go: in parts of a multiple of `together` rows.
 
-    Raises DoesNotFit where not even ROW_ALIGNMENT rows fit a binding.
+    Of a gated weight (gate over up) each part holds matching rows of both. Raises DoesNotFit where not even `together`
+    rows fit a binding.
     """
     row_bytes = max(form.row_words(columns).values()) * 4
     fold = 2 if gated else 1
     if rows * row_bytes <= max_binding:
         return DeviceWeight(name, form, columns, (WeightPart(0, rows),))
-    step = max_binding // (row_bytes * fold) // ROW_ALIGNMENT * ROW_ALIGNMENT
+    step = max_binding // (row_bytes * fold) // together * together
     if step == 0:
-        raise DoesNotFit(f"{name}: rows of {row_bytes:,} bytes do not fit the device's bindings of {max_binding:,}")
+        raise DoesNotFit(
+            f"{name}: {together * fold} rows of {row_bytes:,} bytes do not fit the device's bindings of "
+            f"{max_binding:,}; use a smaller model or --device cpu"
+        )
     matching = rows // fold
     parts = tuple(
         WeightPart(first * fold, (min(first + step, matching) - first) * fold) for first in range(0, matching, step)
@@ -108,7 +120,15 @@ def device_formats(store: WeightStore, plan: Plan) -> dict[str, str]:
 
 
 def _gated(op: Op, ref: WeightRef) -> bool:
-    return isinstance(op.attributes, Matmul) and op.attributes.activation is not None and ref == op.weights[0]
+    gates = isinstance(op.attributes, Matmul | ExpertMatmul) and op.attributes.activation is not None
+    return gates and ref == op.weights[0]
+
+
+def _rows_together(op: Op, ref: WeightRef) -> int:
+    """Rows (of one matrix) that no part may split: those of an expert."""
+    if not isinstance(op.attributes, ExpertMatmul):
+        return ROW_ALIGNMENT
+    return ref.rows // (op.attributes.experts * (2 if op.attributes.activation else 1))
 
 
 def part_planes(tensor: PlanarTensor, part: WeightPart, gated: bool) -> dict[str, np.ndarray]:

@@ -57,14 +57,14 @@ class MatmulRequest:
     caps: DeviceCaps
 
 
-def _gemv_unmet(request: MatmulRequest) -> str | None:
+def gemv_unmet(request: MatmulRequest) -> str | None:
     if request.columns % 8:
         return f"{request.columns} columns are not a multiple of 8"
     return None
 
 
-def _gemv_subgroup_unmet(request: MatmulRequest) -> str | None:
-    return _gemv_unmet(request) or (None if request.caps.subgroup_size else request.caps.subgroup_reason)
+def gemv_subgroup_unmet(request: MatmulRequest) -> str | None:
+    return gemv_unmet(request) or (None if request.caps.subgroup_size else request.caps.subgroup_reason)
 
 
 def _tiled_unmet(request: MatmulRequest) -> str | None:
@@ -79,12 +79,18 @@ def _tiled_unmet(request: MatmulRequest) -> str | None:
 
 
 ONE_ROW_VARIANTS: tuple[Variant[MatmulRequest], ...] = (
-    Variant("gemv_subgroup", "one row; lanes of a subgroup share a row of weights", _gemv_subgroup_unmet),
-    Variant("gemv_workgroup", "one row; sums meet in workgroup memory", _gemv_unmet),
+    Variant("gemv_subgroup", "one row; lanes of a subgroup share a row of weights", gemv_subgroup_unmet),
+    Variant("gemv_workgroup", "one row; sums meet in workgroup memory", gemv_unmet),
 )
 MANY_ROW_VARIANTS: tuple[Variant[MatmulRequest], ...] = (
     Variant("tiled", "many rows share each tile of weights in workgroup memory", _tiled_unmet),
 )
+
+
+def gemv_lanes(subgroup: bool, caps: DeviceCaps) -> tuple[int, int]:
+    """Invocations that share a row of weights, and how many such groups a workgroup has."""
+    lanes = min(caps.subgroup_size, 32) if subgroup else WORKGROUP_LANES
+    return lanes, min(GEMV_INVOCATIONS, caps.max_invocations) // lanes
 
 
 def choose(op: Op, context: KernelContext) -> Decision:
@@ -153,8 +159,7 @@ def _gemv(
     op: Op, decision: Decision, context: KernelContext, request: MatmulRequest, weight: DeviceWeight, index: int
 ) -> Dispatch:
     subgroup = decision.variant == "gemv_subgroup"
-    lanes = min(context.caps.subgroup_size, 32) if subgroup else WORKGROUP_LANES
-    lane_groups = min(GEMV_INVOCATIONS, context.caps.max_invocations) // lanes
+    lanes, lane_groups = gemv_lanes(subgroup, context.caps)
     constants = _shared_constants(op, weight, weight.parts[index])
     out_rows = _out_rows(request, weight.parts[index])
     # Rows that share their reads of x; fewer where there would not be enough workgroups to fill a device.

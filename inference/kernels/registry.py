@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from inference.errors import KernelUnavailable
-from inference.kernels import attention, matmul, sample, simple
+from inference.kernels import attention, experts, matmul, sample, simple
 from inference.kernels.base import Decision, KernelPreference
 from inference.kernels.dispatch import Dispatch, KernelContext
 from inference.plan.ops import Kind, Op
@@ -22,6 +22,7 @@ class KernelFile:
 
 _SIMPLE = KernelFile(simple.choose, simple.dispatches)
 _MATMUL = KernelFile(matmul.choose, matmul.dispatches)
+_EXPERTS = KernelFile(experts.choose, experts.dispatches)
 
 KERNELS: dict[Kind, KernelFile] = {
     "embed": _SIMPLE,
@@ -35,6 +36,8 @@ KERNELS: dict[Kind, KernelFile] = {
     "matmul": _MATMUL,
     "lm_head": _MATMUL,
     "lora": _MATMUL,
+    "route": _EXPERTS,
+    "expert_matmul": _EXPERTS,
     "attention": KernelFile(attention.choose, attention.dispatches),
     "sample": KernelFile(sample.choose, sample.dispatches),
 }
@@ -42,7 +45,8 @@ KERNELS: dict[Kind, KernelFile] = {
 VARIANT_NAMES = tuple(
     variant.name
     for variants in (
-        matmul.ONE_ROW_VARIANTS, matmul.MANY_ROW_VARIANTS, attention.DECODE_VARIANTS, attention.PREFILL_VARIANTS
+        matmul.ONE_ROW_VARIANTS, matmul.MANY_ROW_VARIANTS, experts.VARIANTS,
+        attention.DECODE_VARIANTS, attention.PREFILL_VARIANTS,
     )
     for variant in variants
 )  # fmt: skip

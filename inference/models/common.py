@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from inference.formats.gguf import GGUFFile
-from inference.models.config import Activation, LayerConfig, ModelConfig, RopeConfig
+from inference.models.config import Activation, Experts, LayerConfig, ModelConfig, RopeConfig
 from inference.models.fields import Fields
 from inference.models.rope_scaling import gguf_rope, hf_rope
 from inference.models.weights import GGUF_NAMES, WeightNames, read_vector
@@ -29,6 +29,10 @@ HF_NAMES = WeightNames(
         "feed_forward.gate": "mlp.gate_proj",
         "feed_forward.up": "mlp.up_proj",
         "feed_forward.down": "mlp.down_proj",
+        "feed_forward.router": "mlp.gate",
+        "feed_forward.expert_gate": "mlp.experts.{expert}.gate_proj",
+        "feed_forward.expert_up": "mlp.experts.{expert}.up_proj",
+        "feed_forward.expert_down": "mlp.experts.{expert}.down_proj",
     },
 )
 POST_NORM_PARTS: Mapping[str, str] = {
@@ -151,6 +155,17 @@ def with_interleaved_rope(config: ModelConfig) -> ModelConfig:
     """The same config with ropes that turn adjacent columns together."""
     layers = tuple(replace(layer, rope=replace(layer.rope, interleaved=True)) for layer in config.layers)
     return replace(config, layers=layers)
+
+
+def with_experts(config: ModelConfig, experts: Experts, mixed: list[bool]) -> ModelConfig:
+    """The same config where the layers marked in `mixed` have a mixture of experts as their feed-forward part."""
+    return replace(
+        config,
+        layers=tuple(
+            replace(layer, experts=experts) if mixes else layer
+            for layer, mixes in zip(config.layers, mixed, strict=True)
+        ),
+    )
 
 
 def without_rope(config: ModelConfig, turned: list[bool]) -> ModelConfig:

@@ -34,24 +34,51 @@ class RopeConfig:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """A mixture of experts (arXiv:1701.06538): each token goes through `per_token` of `count` feed-forward parts.
+
+    `normalised`: the shares of the chosen experts sum to 1; otherwise they are those of a softmax over all experts.
+    """
+
+    count: int
+    per_token: int
+    intermediate_size: int
+    normalised: bool
+
+
+@dataclass(frozen=True)
 class LayerConfig:
-    """What may differ between layers. `window` is the number of keys a query sees, itself included; None means all."""
+    """What may differ between layers. `window` is the number of keys a query sees, itself included; None means all.
+
+    `experts` is the mixture that takes the place of one feed-forward part.
+    """
 
     window: int | None
     rope: RopeConfig
+    experts: Experts | None = None
 
 
 @dataclass(frozen=True)
 class StoredWeight:
     """Where a weight lies in the file: `rows` first_row .. first_row + rows - 1 of `tensor`, with `offset` added.
 
-    Several projections may be stored as one tensor; norms may be stored as their difference from 1.
+    Several projections may be stored as one tensor; norms may be stored as their difference from 1. With `experts` the
+    rows are those of so many experts, one after another: of one tensor (experts, rows of each, columns), or of as many
+    tensors, whose numbers stand for the {expert} in `tensor`.
     """
 
     tensor: str
     first_row: int
     rows: int
     offset: float = 0.0
+    experts: int = 0
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The names of the tensors that hold it."""
+        if "{expert}" not in self.tensor:
+            return (self.tensor,)
+        return tuple(self.tensor.format(expert=expert) for expert in range(self.experts))
 
 
 @dataclass(frozen=True)

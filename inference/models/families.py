@@ -11,7 +11,7 @@ from typing import Any, Literal
 from inference.errors import BadModelFile, UnsupportedModel
 from inference.formats.gguf import GGUFFile
 from inference.formats.tensors import TensorFile
-from inference.models import gemma2, gemma3, granite, llama, mistral, olmo2, phi3, qwen, smollm3
+from inference.models import gemma2, gemma3, granite, llama, mistral, olmo2, phi3, qwen, qwen_moe, smollm3
 from inference.models.common import Family, with_interleaved_rope
 from inference.models.config import ModelConfig, StoredWeight
 from inference.models.fields import Fields
@@ -22,6 +22,7 @@ HF_FAMILIES: Mapping[str, Family] = {
     "mistral": mistral.FAMILY,
     "qwen2": qwen.QWEN2,
     "qwen3": qwen.QWEN3,
+    "qwen3_moe": qwen_moe.FAMILY,
     "gemma2": gemma2.FAMILY,
     "gemma3_text": gemma3.TEXT,
     "gemma3": gemma3.WITH_IMAGES,
@@ -32,10 +33,14 @@ HF_FAMILIES: Mapping[str, Family] = {
 }
 """By `model_type` in config.json."""
 
-_GGUF_NAMES = {"mistral": "llama", "gemma3_text": "gemma3"}
-"""Families that GGUF files know under the name of another one."""
+_GGUF_NAMES = {"mistral": "llama", "gemma3_text": "gemma3", "qwen3_moe": "qwen3moe"}
+"""Families that GGUF files call otherwise, some of them by the name of another family."""
 
-GGUF_FAMILIES: Mapping[str, Family] = {name: family for name, family in HF_FAMILIES.items() if name not in _GGUF_NAMES}
+GGUF_FAMILIES: Mapping[str, Family] = {
+    _GGUF_NAMES.get(name, name): family
+    for name, family in HF_FAMILIES.items()
+    if _GGUF_NAMES.get(name) not in HF_FAMILIES
+}
 """By `general.architecture` in GGUF metadata."""
 
 
@@ -142,5 +147,10 @@ def _finish(config: ModelConfig, where: str, name: str, names: WeightNames, tied
             raise BadModelFile(
                 f"{where}: rope turns {layer.rope.rotary_dim} columns of a head, "
                 f"expected an even number up to the head's {config.head_dim}"
+            )
+        experts = layer.experts
+        if experts is not None and experts.per_token > experts.count:
+            raise BadModelFile(
+                f"{where}: {experts.per_token} experts a token, expected at most {experts.count}, which a layer has"
             )
     return replace(config, name=name, weights=weight_map(config, names, tied))

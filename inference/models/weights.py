@@ -10,7 +10,7 @@ import numpy as np
 from inference.errors import BadModelFile
 from inference.formats.planar import from_ggml
 from inference.formats.tensors import TensorFile
-from inference.models.config import ModelConfig, StoredWeight
+from inference.models.config import LayerConfig, ModelConfig, StoredWeight
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,10 @@ GGUF_NAMES = WeightNames(
         "feed_forward.gate": "ffn_gate",
         "feed_forward.up": "ffn_up",
         "feed_forward.down": "ffn_down",
+        "feed_forward.router": "ffn_gate_inp",
+        "feed_forward.expert_gate": "ffn_gate_exps",
+        "feed_forward.expert_up": "ffn_up_exps",
+        "feed_forward.expert_down": "ffn_down_exps",
         "feed_forward.post_norm": "post_ffw_norm",
     },
 )
@@ -78,17 +82,18 @@ def weight_map(config: ModelConfig, names: WeightNames, tied: bool) -> dict[str,
         "lm_head": embedding if tied else StoredWeight(names.lm_head, 0, config.vocab_size),
         "final_norm": StoredWeight(names.final_norm, 0, 1, names.norm_offset),
     }
-    rows = _part_rows(config)
-    for layer in range(config.num_layers):
+    for layer, layer_config in enumerate(config.layers):
         ends: dict[str, int] = {}
-        for part, count in rows.items():
+        for part, count in _part_rows(config, layer_config).items():
             tensor = names.layer.format(layer=layer, part=names.parts[part])
             first = ends.get(tensor, 0)
             ends[tensor] = first + count
             offset = names.norm_offset if part.endswith("norm") else 0.0
-            result[f"layers.{layer}.{part}"] = StoredWeight(f"{tensor}.weight", first, count, offset)
+            experts = layer_config.experts.count if layer_config.experts and "expert_" in part else 0
+            result[f"layers.{layer}.{part}"] = StoredWeight(f"{tensor}.weight", first, count, offset, experts)
             if part in config.biases:
-                result[f"layers.{layer}.{part}.bias"] = StoredWeight(f"{tensor}.bias", first, count)
+                stored = StoredWeight(f"{tensor}.bias", first, count, experts=experts)
+                result[f"layers.{layer}.{part}.bias"] = stored
     return result
 
 
@@ -100,17 +105,28 @@ def read_vector(file: TensorFile, name: str) -> np.ndarray:
     return from_ggml(info.type, file.data(name), 1, info.shape[0]).dequantize()[0]
 
 
-def _part_rows(config: ModelConfig) -> dict[str, int]:
-    """The parts of a layer that the config needs, with their rows; a norm has one."""
+def _part_rows(config: ModelConfig, layer: LayerConfig) -> dict[str, int]:
+    """The parts of a layer that the config needs, with their rows; a norm has one, and experts are stacked."""
     rows = {
         "attention.q": config.q_size,
         "attention.k": config.kv_size,
         "attention.v": config.kv_size,
         "attention.output": config.hidden_size,
-        "feed_forward.gate": config.intermediate_size,
-        "feed_forward.up": config.intermediate_size,
-        "feed_forward.down": config.hidden_size,
     }
+    if layer.experts is None:
+        rows |= {
+            "feed_forward.gate": config.intermediate_size,
+            "feed_forward.up": config.intermediate_size,
+            "feed_forward.down": config.hidden_size,
+        }
+    else:
+        experts = layer.experts
+        rows |= {
+            "feed_forward.router": experts.count,
+            "feed_forward.expert_gate": experts.count * experts.intermediate_size,
+            "feed_forward.expert_up": experts.count * experts.intermediate_size,
+            "feed_forward.expert_down": experts.count * config.hidden_size,
+        }
     if config.pre_norms:
         rows |= {"attention.norm": 1, "feed_forward.norm": 1}
     if config.post_norms:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
-from inference.models.config import ModelConfig
+from inference.models.config import Experts, ModelConfig
 from inference.plan.ops import (
     ActivationGate,
     Add,
@@ -14,6 +15,7 @@ from inference.plan.ops import (
     Copy,
     DType,
     Embed,
+    ExpertMatmul,
     Kind,
     KvAppend,
     Logits,
@@ -23,6 +25,7 @@ from inference.plan.ops import (
     Plan,
     RmsNorm,
     Rope,
+    Route,
     Sample,
     Softcap,
     TensorRef,
@@ -132,6 +135,9 @@ class _Builder:
 
     def _feed_forward(self, layer: int, x: TensorRef) -> TensorRef:
         c = self.config
+        experts = c.layers[layer].experts
+        if experts is not None:
+            return self._mixture(layer, x, experts)
         gate = self._matmul(layer, "feed_forward.gate", x, c.intermediate_size)
         up = self._matmul(layer, "feed_forward.up", x, c.intermediate_size)
         attributes = ActivationGate(c.activation)
@@ -140,12 +146,43 @@ class _Builder:
         )
         return self._matmul(layer, "feed_forward.down", gated, c.hidden_size)
 
-    def _matmul(self, layer: int, name: str, x: TensorRef, columns: int) -> TensorRef:
-        weights = [WeightRef((f"layers.{layer}.{name}",), columns, x.columns)]
-        if name in self.config.biases:
-            weights.append(WeightRef((f"layers.{layer}.{name}.bias",), columns, 1))
-        y = self._op("matmul", name, layer, (x,), columns, Matmul(bias=len(weights) > 1), tuple(weights))
+    def _mixture(self, layer: int, x: TensorRef, experts: Experts) -> TensorRef:
+        """The experts' feed-forward parts, weighted by their shares."""
+        c = self.config
+        count, chosen = experts.count, experts.per_token
+        # In f32: what is nearly equal in the logits makes the difference between two experts.
+        logits = self._matmul(layer, "feed_forward.router", x, count, dtype="f32")
+        route = Route(count, chosen, experts.normalised)
+        routed = self._op("route", "feed_forward.route", layer, (logits,), 2 * chosen, route, dtype="f32")
+        inner = chosen * experts.intermediate_size
+        gate = self._expert_matmul(layer, "feed_forward.expert_gate", x, routed, inner, ExpertMatmul(count, chosen))
+        up = self._expert_matmul(layer, "feed_forward.expert_up", x, routed, inner, ExpertMatmul(count, chosen))
+        activation = ActivationGate(c.activation)
+        gated = self._op("activation_gate", "feed_forward.activation", layer, (gate, up), inner, activation)
+        down = ExpertMatmul(count, chosen, weighted=True)
+        return self._expert_matmul(layer, "feed_forward.expert_down", gated, routed, c.hidden_size, down)
+
+    def _expert_matmul(
+        self, layer: int, name: str, x: TensorRef, route: TensorRef, columns: int, attributes: ExpertMatmul
+    ) -> TensorRef:
+        a = attributes
+        rows = a.experts * (columns if a.weighted else columns // a.chosen)
+        weights = self._weights(layer, name, rows, x.columns // a.chosen if a.weighted else x.columns)
+        a = replace(a, bias=len(weights) > 1)
+        return self._op("expert_matmul", name, layer, (x, route), columns, a, weights)
+
+    def _matmul(self, layer: int, name: str, x: TensorRef, columns: int, dtype: DType | None = None) -> TensorRef:
+        weights = self._weights(layer, name, columns, x.columns)
+        matmul = Matmul(bias=len(weights) > 1)
+        y = self._op("matmul", name, layer, (x,), columns, matmul, weights, dtype=dtype)
         return self._adapted(layer, name, x, y)
+
+    def _weights(self, layer: int, name: str, rows: int, columns: int) -> tuple[WeightRef, ...]:
+        """A projection's matrix, and its bias where it has one."""
+        matrix = WeightRef((f"layers.{layer}.{name}",), rows, columns)
+        if name not in self.config.biases:
+            return (matrix,)
+        return matrix, WeightRef((f"layers.{layer}.{name}.bias",), rows, 1)
 
     def _adapted(self, layer: int | None, name: str, x: TensorRef, y: TensorRef) -> TensorRef:
         """y, a projection of x, with what adapters add to it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from inference.kernels.base import Decision
 from inference.plan.fuse import common_format
-from inference.plan.ops import Attention, Embed, KvAppend, Op, Plan
+from inference.plan.ops import Attention, Embed, ExpertMatmul, KvAppend, Op, Plan, Route
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,17 @@ def _output_dtype(op: Op, plan: Plan) -> str:
 
 
 def _shape(op: Op) -> str:
-    """ "576 x 960" for weights by columns and rows, "9/3 heads x 64" for attention, else the output's columns."""
+    """ "576 x 960" for weights by columns and rows, "9/3 heads x 64" for attention, "2 of 4 x 64 x 32" for experts by
+    columns and rows, else the output's columns."""
     if isinstance(op.attributes, Attention):
         a = op.attributes
         window = "" if a.window is None else f", window {a.window}"
         return f"{a.num_heads}/{a.num_kv_heads} heads x {a.head_dim}{window}"
+    if isinstance(op.attributes, Route):
+        return f"{op.attributes.chosen} of {op.attributes.experts}"
+    if isinstance(op.attributes, ExpertMatmul):
+        experts, weight = op.attributes.experts, op.weights[0]
+        return f"{op.attributes.chosen} of {experts} x {weight.columns} x {weight.rows // experts}"
     if op.weights and op.weights[0].rows > 1:
         return f"{op.weights[0].columns} x {op.weights[0].rows}"
     return str(op.output.columns)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from inference.formats.planar import WIDENS_TO_Q8_0
 from inference.plan.fuse_lora import lora_into_matmul
-from inference.plan.ops import Add, KvAppend, Matmul, Op, Plan, RmsNorm, Rope, TensorRef, WeightRef
+from inference.plan.ops import Add, ExpertMatmul, KvAppend, Matmul, Op, Plan, RmsNorm, Rope, TensorRef, WeightRef
 
 WeightFormats = Mapping[str, str]
 """Storage format by canonical weight name ("layers.0.attention.q" -> "q4_1")."""
@@ -49,8 +49,10 @@ def merge_qkv(ops: list[Op], formats: WeightFormats) -> list[Op]:
 
 
 def merge_gate_up(ops: list[Op], formats: WeightFormats) -> list[Op]:
-    """gate and up projections of one input become one matmul over the stacked weights."""
-    return _stack(ops, formats, ("feed_forward.gate", "feed_forward.up"), "feed_forward.gate_up", "merge_gate_up")
+    """gate and up projections of one input, of one part or of experts, become one matmul over the stacked weights."""
+    for part in ("feed_forward.", "feed_forward.expert_"):
+        ops = _stack(ops, formats, (f"{part}gate", f"{part}up"), f"{part}gate_up", "merge_gate_up")
+    return ops
 
 
 def adapters_into_matmul(ops: list[Op], formats: WeightFormats) -> list[Op]:
@@ -67,7 +69,8 @@ def activation_into_matmul(ops: list[Op], formats: WeightFormats) -> list[Op]:
             continue
         merged = next(o for o in result if o.output == op.inputs[0].parent)
         result.remove(merged)
-        attributes = replace(_matmul(merged), activation=op.attributes.activation)  # type: ignore[union-attr]
+        assert isinstance(merged.attributes, Matmul | ExpertMatmul)
+        attributes = replace(merged.attributes, activation=op.attributes.activation)  # type: ignore[union-attr]
         result.append(replace(merged, output=op.output, attributes=attributes))
     return result
 
@@ -171,14 +174,14 @@ def _stack(ops: list[Op], formats: WeightFormats, names: tuple[str, ...], merged
     """Stack the matmuls called `names` in each layer into one; later readers see views of its output."""
     result = list(ops)
     views: dict[TensorRef, TensorRef] = {}
-    for first in [op for op in ops if op.name == names[0] and op.kind == "matmul"]:
-        members = [op for op in ops if op.layer == first.layer and op.name in names and op.kind == "matmul"]
+    for first in [op for op in ops if op.name == names[0]]:
+        members = [op for op in ops if op.layer == first.layer and op.name in names]
         sources = tuple(source for op in members for source in op.weights[0].sources)
         unmet = None
         if common_format(sources, formats) is None:
             found = ", ".join(f"{source.rsplit('.', 1)[1]} is {formats[source]}" for source in sources)
             unmet = f"the formats cannot be stacked ({found})"
-        elif len({_matmul(op) for op in members}) > 1:
+        elif len({op.attributes for op in members}) > 1:
             unmet = "only some of them have a bias"
         if unmet:
             for op in members:

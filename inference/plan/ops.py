@@ -154,6 +154,36 @@ class ActivationGate:
 
 
 @dataclass(frozen=True)
+class Route:
+    """Choose `chosen` of `experts` experts for each row: those with the largest logits, of equal ones the first.
+
+    Input: logits (T, experts). Output (T, 2 * chosen) f32: the experts' numbers, largest logit first, then their
+    shares: the softmax over all experts, or with `normalised` over the chosen ones.
+    """
+
+    experts: int
+    chosen: int
+    normalised: bool
+
+
+@dataclass(frozen=True)
+class ExpertMatmul:
+    """Each row through the experts chosen for it. W stacks the matrices of all `experts` by rows.
+
+    For each choice c of a row, whose expert is e: y_c = x @ W_e.T [+ bias_e], side by side (T, chosen * rows of W_e).
+    `activation`: W stacks all gates over all ups, and y_c = activation(gate) * up.
+    `weighted`: each choice has its own x_c (T, chosen * columns of W), and output = the sum of share_c * y_c.
+    Inputs: x, the output of Route. Weights: W [, bias (rows of W, 1)].
+    """
+
+    experts: int
+    chosen: int
+    weighted: bool = False
+    bias: bool = False
+    activation: Activation | None = None
+
+
+@dataclass(frozen=True)
 class Softcap:
     """output = cap * tanh(x / cap)."""
 
@@ -171,11 +201,12 @@ class Sample:
 
 
 Attributes = (
-    Embed | RmsNorm | Matmul | Lora | Add | Rope | KvAppend | Attention | ActivationGate | Softcap | Copy | Sample
-)
+    Embed | RmsNorm | Matmul | Lora | Add | Rope | KvAppend | Attention | ActivationGate | Route | ExpertMatmul
+    | Softcap | Copy | Sample
+)  # fmt: skip
 Kind = Literal[
     "embed", "rmsnorm", "matmul", "add", "rope", "kv_append", "attention",
-    "activation_gate", "softcap", "lora", "lm_head", "sample", "copy",
+    "activation_gate", "route", "expert_matmul", "softcap", "lora", "lm_head", "sample", "copy",
 ]  # fmt: skip
 
 

@@ -51,26 +51,7 @@ const FIRST_ROW: u32 = ${FIRST_ROW}u;
 // Sums a lane keeps: one a row, then one a row of up, as many for the adapters, then the sum of squares.
 const SUMS: u32 = ${sums}u;
 
-//% if REDUCE == "workgroup"
-var<workgroup> shared_sums: array<f32, ${LANES * LANE_GROUPS}>;
-
-fn reduce(value: f32, index: u32) -> f32 {
-  workgroupBarrier();
-  shared_sums[index] = value;
-  for (var half = LANES / 2u; half > 0u; half /= 2u) {
-    workgroupBarrier();
-    if (index % LANES < half) { shared_sums[index] += shared_sums[index + half]; }
-  }
-  workgroupBarrier();
-  return shared_sums[index - index % LANES];
-}
-//% else
-fn reduce(value: f32, index: u32) -> f32 {
-  var sum = value;
-  for (var offset = 1u; offset < LANES; offset *= 2u) { sum += subgroupShuffleXor(sum, offset); }
-  return sum;
-}
-//% endif
+//% include "matmul/reduce.wgsl"
 
 @compute @workgroup_size(${LANES * LANE_GROUPS})
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) count: vec3<u32>,
