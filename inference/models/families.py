@@ -64,7 +64,7 @@ def config_from_gguf(file: GGUFFile) -> ModelConfig:
     config = family.config_from_gguf(file, fields)
     if family.gguf_interleaved:
         config = with_interleaved_rope(config)
-    return _finish(config, where, file.path.stem, names, tied=names.lm_head not in file.tensors)
+    return _finish(config, where, names, tied=names.lm_head not in file.tensors)
 
 
 def config_from_hf(values: Mapping[str, Any], file: TensorFile) -> ModelConfig:
@@ -80,7 +80,7 @@ def config_from_hf(values: Mapping[str, Any], file: TensorFile) -> ModelConfig:
     # Where it is left out, its default depends on the family and on whether the model sees images; the tensors tell.
     tied = fields.flag("tie_word_embeddings", names.lm_head not in file.tensors)
     text = fields.group(family.hf_group, family.hf_defaults) if family.hf_group else fields
-    return _finish(family.config_from_hf(text), where, file.path.name, names, tied)
+    return _finish(family.config_from_hf(text), where, names, tied)
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ def _check_purpose(fields: Fields) -> None:
         )
 
 
-def _finish(config: ModelConfig, where: str, name: str, names: WeightNames, tied: bool) -> ModelConfig:
-    """The config with its name and weights, checked."""
+def _finish(config: ModelConfig, where: str, names: WeightNames, tied: bool) -> ModelConfig:
+    """The config with its weights, checked."""
     if config.num_heads % config.num_kv_heads:
         raise BadModelFile(
             f"{where}: {config.num_heads} attention heads cannot share {config.num_kv_heads} KV heads; "
@@ -153,4 +153,4 @@ def _finish(config: ModelConfig, where: str, name: str, names: WeightNames, tied
             raise BadModelFile(
                 f"{where}: {experts.per_token} experts a token, expected at most {experts.count}, which a layer has"
             )
-    return replace(config, name=name, weights=weight_map(config, names, tied))
+    return replace(config, weights=weight_map(config, names, tied))
