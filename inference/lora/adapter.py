@@ -108,14 +108,14 @@ def assign(
         targets = by_module.get(pair.module)
         if targets is None:
             raise BadAdapter(
-                f"{path}: tensor {pair.a} is for {pair.module}, which is no projection of {config.name}; "
+                f"{path}: tensor {pair.a} is for {pair.module}, which is no projection of the model; "
                 "use an adapter that was made for this model"
             )
         rows, columns = sum(shapes[target][0] for target in targets), shapes[targets[0]][1]
         if (len(matrices.b), matrices.a.shape[1]) != (rows, columns):
             raise BadAdapter(
                 f"{path}: tensors {pair.a} and {pair.b} are for a matrix of {len(matrices.b)} x {matrices.a.shape[1]}, "
-                f"expected {rows} x {columns} for {config.name}; use an adapter that was made for this model"
+                f"expected {rows} x {columns}; use an adapter that was made for this model"
             )
         for target in targets:
             first, count = stored[target].first_row, shapes[target][0]

@@ -53,7 +53,7 @@ def _read_gguf(path: Path, config: ModelConfig) -> Adapter:
     architecture = metadata.get("general.architecture")
     if architecture != names.family:
         raise BadAdapter(
-            f"{path}: is for the {architecture} family, and {config.name} is {names.family}; "
+            f"{path}: is for the {architecture} family, the model is {names.family}; "
             "use an adapter that was made for this model"
         )
     parts = assign(config, names.weights, _gguf_pairs(file), path)
