@@ -94,7 +94,7 @@ class WeightStore:
         try:
             return quantize(tensor, format_name)
         except UnsupportedModel as error:
-            raise UnsupportedModel(f"{self._file.path.name}: tensor {name}: {error}") from None
+            raise UnsupportedModel(f"{self._file.path.name}: tensor {name} {error}") from None
 
     def _check(self, stored: StoredWeight, ref: WeightRef) -> None:
         where = self._file.path.name

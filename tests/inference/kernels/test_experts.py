@@ -48,7 +48,7 @@ def place_parts(
     limit = -(-weight.rows // parts) * row_bytes
     placed = plan_parts("w", weight.format, weight.rows, weight.columns, gated, limit, together)
     assert len(placed.parts) >= parts
-    arrays = {}
+    arrays: dict[Binding, np.ndarray] = {}
     for index, part in enumerate(placed.parts):
         planes = part_planes(weight, part, gated)
         arrays |= {binding: planes[plane] for binding, plane in zip(placed.bindings(index), placed.planes, strict=True)}
