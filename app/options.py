@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from inference.kv.names import LAYOUTS, SUMMARIES
@@ -25,6 +26,7 @@ class EngineOptions:
     gpu_memory: int | None = None
     extend_context: bool = False
     weights: str = "auto"
+    loras: tuple[tuple[str, float], ...] = ()
 
 
 def model_options(several_layouts: bool = False) -> argparse.ArgumentParser:
@@ -54,6 +56,14 @@ def model_options(several_layouts: bool = False) -> argparse.ArgumentParser:
         help="what float matrices become at load (default: as they are)",
     )
     group.add_argument(
+        "--lora",
+        action="append",
+        type=lora,
+        dest="loras",
+        metavar="PATH[=SCALE]",
+        help="a LoRA adapter: a PEFT folder or a GGUF file, at a strength (1); may be repeated",
+    )
+    group.add_argument(
         "--kernels", action="append", type=_kernel, metavar="prefer:NAME|force:NAME", help="choose a kernel variant"
     )
     return parser
@@ -81,7 +91,7 @@ def engine_options(given: dict[str, Any]) -> EngineOptions:
     """The engine's options out of the parsed arguments."""
     names = EngineOptions.__dataclass_fields__
     options = {name: value for name, value in given.items() if name in names}
-    return EngineOptions(**options | {"kernels": tuple(given.get("kernels", ()))})
+    return EngineOptions(**options | {name: tuple(given.get(name, ())) for name in ("kernels", "loras")})
 
 
 def sampling_options(given: dict[str, Any]) -> Sampling:
@@ -124,6 +134,18 @@ def _bytes(text: str) -> int:
         return int(float(digits.removesuffix(unit)) * _UNITS[unit])
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 2G or 536870912") from None
+
+
+def lora(text: str) -> tuple[str, float]:
+    """An adapter and its strength out of PATH=SCALE, or PATH alone for 1; paths may contain "=" themselves."""
+    path, _, scale = text.rpartition("=")
+    try:
+        strength = float(scale) if path else 1.0
+    except ValueError:
+        return text, 1.0
+    if not isfinite(strength):
+        raise argparse.ArgumentTypeError(f"{text}: the scale is {scale}, expected a number such as 0.5")
+    return path or text, strength
 
 
 def _kernel(text: str) -> str:
