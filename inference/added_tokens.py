@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _SPACES = re.compile(r"\s*")
-_WORD = re.compile(r"\w")
+_WORD_CATEGORIES = ("L", "M", "Nd", "Nl", "Pc")  # of characters in words, as Unicode's regular expressions have it
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,23 @@ class AddedTokens:
                 continue
             position = end = start + len(token)
             how = self._matching.get(token, PLAIN)
-            if how.single_word and (_WORD.match(text, end) or (start and _WORD.match(text[start - 1]))):
+            if how.single_word and (_is_word(text[end : end + 1]) or (start and _is_word(text[start - 1]))):
                 continue
             if how.lstrip:
-                start -= len(text[done:start]) - len(text[done:start].rstrip())
+                start = done + len(text[done:start].rstrip())
             if how.rstrip:
-                position = end = _end_of_spaces(text, end)
+                end = _end_of_spaces(text, end)  # a token within these spaces is found all the same
             if done < start:
                 yield text[done:start]
-            yield self._ids[token]
+            if start < end:
+                yield self._ids[token]
             done = end
         if done < len(text):
             yield text[done:]
+
+
+def _is_word(character: str) -> bool:
+    return bool(character) and unicodedata.category(character).startswith(_WORD_CATEGORIES)
 
 
 def _end_of_spaces(text: str, start: int) -> int:

@@ -24,7 +24,7 @@ from inference.stop_tokens import gather_stops
 from inference.vocabulary import SPACE, TokenType, Vocabulary, is_byte_token
 
 MODELS = ("BPE", "Unigram")
-MAX_IDS = 2**24  # far above any vocabulary: an id beyond is a mistake, and would be a long list
+MAX_IDS = 2**22  # far above any vocabulary: an id beyond is a mistake, and would make a long list
 
 
 def read_tokenizer_folder(folder: Path) -> tuple[Vocabulary, tokenizers.Tokenizer]:
@@ -38,6 +38,7 @@ def read_tokenizer_folder(folder: Path) -> tuple[Vocabulary, tokenizers.Tokenize
     if contents is None:
         raise _no_tokenizer(folder)
     document = parse_json(path, contents)
+    _check_ids(path, document)
     backend = _build(path, contents)
     roles = _read_roles(folder)
     model = document["model"]
@@ -90,6 +91,16 @@ def _no_tokenizer(folder: Path) -> ModelNotFound:
     return ModelNotFound(
         f"{folder}: has no tokenizer.json{found}; fetch tokenizer.json from the model's page, or use a GGUF file of it"
     )
+
+
+def _check_ids(path: Path, document: Mapping[str, Any]) -> None:
+    """Refuses ids so high that the library would run out of memory over them."""
+    model = document.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    ids = vocab.values() if isinstance(vocab, dict) else ()
+    highest = max((i for i in ids if isinstance(i, int)), default=0)
+    if highest >= MAX_IDS:
+        raise BadModelFile(f"{path}: the highest token id is {highest}, expected one below {MAX_IDS}; {FETCH_AGAIN}")
 
 
 def _build(path: Path, contents: bytes) -> tokenizers.Tokenizer:
@@ -191,7 +202,7 @@ def _read_tokens(
             added[ids[text]] = tokenizers.AddedToken(text, special=True)
     highest = max([*ids.values(), *added], default=-1)
     if not 0 <= highest < MAX_IDS:
-        raise BadModelFile(f"{path}: the highest token id is {highest}, expected 0 to {MAX_IDS - 1}; {FETCH_AGAIN}")
+        raise BadModelFile(f"{path}: has {highest + 1} token ids, expected 1 to {MAX_IDS}; {FETCH_AGAIN}")
     tokens = [""] * (highest + 1)
     types = np.full(highest + 1, TokenType.UNUSED, np.int32)
     for text, token_id in ids.items():
