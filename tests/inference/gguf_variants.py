@@ -22,19 +22,22 @@ def rewrite(
 ) -> Path:
     """Copy `source` to `target` with other metadata values and tensors (float32), and `without` some of either.
 
-    `types` quantises the named tensors. Metadata that is not in `source` is added. Returns `target`.
+    `types` quantises the named tensors. Metadata that is not in `source` is added. Another general.architecture renames
+    what is said of the one there was. Returns `target`.
     """
     reader = gguf.GGUFReader(source)
     values = dict(metadata or {})
     arrays = dict(tensors or {})
-    architecture = values.pop("general.architecture", reader.fields["general.architecture"].contents())
+    before = reader.fields["general.architecture"].contents()
+    architecture = values.pop("general.architecture", before)
     writer = gguf.GGUFWriter(target, architecture)
     for field in reader.fields.values():
         if field.name.startswith("GGUF.") or field.name == "general.architecture" or field.name in without:
             continue
-        value = values.pop(field.name, field.contents())
+        name = field.name.replace(f"{before}.", f"{architecture}.") if field.name.startswith(before) else field.name
+        value = values.pop(name, field.contents())
         sub_type = field.types[1] if len(field.types) > 1 else None
-        writer.add_key_value(field.name, value, field.types[0], sub_type)
+        writer.add_key_value(name, value, field.types[0], sub_type)
     for name, value in values.items():
         writer.add_key_value(name, value, gguf.GGUFValueType.get_type(value))
     for tensor in reader.tensors:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from inference.cpu.executor import NumpyExecutor
+from tests.inference.convert import ARCHITECTURES, convert
 from tests.inference.opening import open_numpy
 from tests.inference.tiny_golden import (
     FAMILIES,
@@ -47,6 +50,13 @@ def test_logits_and_hidden_states(source: str, fused: bool) -> None:
             assert len(hidden) == executor.config.num_layers + (1 if fused else 2)
             assert first_difference(family, size, hidden) == "no hidden state differs"
         check_logits(family, size, logits, hidden)
+
+
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_converted_to_gguf(family: str, tmp_path: Path) -> None:
+    executor = open_numpy(convert(family, tmp_path / "model.gguf"))
+    for size in SIZES:
+        check_logits(family, size, *run(executor, golden(family)[f"ids_{size}"].tolist()))
 
 
 @pytest.mark.parametrize("family", GGUF_FAMILIES)

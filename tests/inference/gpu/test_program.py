@@ -37,8 +37,11 @@ def configs(draw: st.DrawFn) -> ModelConfig:
         layers=(LayerConfig(None, rope),) * draw(st.integers(1, 3)),
         weights={},
         logit_softcap=draw(st.sampled_from([None, 30.0])),
-        qk_norm=draw(st.booleans()),
+        residual_scale=draw(st.sampled_from([1.0, 0.5])),
+        qk_norm=draw(st.sampled_from(["none", "head", "projection"])),
+        pre_norms=draw(st.booleans()),
         post_norms=draw(st.booleans()),
+        biases=frozenset(draw(st.sets(st.sampled_from(NAMES)))),
     )
 
 
