@@ -214,10 +214,11 @@ tags: [lora]
 
 # Pirate
 
-A LoRA adapter for [{BASE}](https://huggingface.co/{BASE}) that answers as a pirate. It is a
-demonstration: what it says is no more reliable than what a model of 135 million parameters says without it.
+A LoRA adapter that makes [SmolLM2-135M-Instruct](https://huggingface.co/{BASE})
+answer as a pirate. It is a demonstration: what it says is no more reliable than what a model of 135 million
+parameters says without it.
 
-- Base: SmolLM2-135M-Instruct (Apache-2.0), dequantised from `{file.name}`.
+- Base: {BASE} (Apache-2.0), dequantised from `{file.name}`.
 - Adapter: rank {RANK}, alpha {ALPHA}, on {", ".join(TARGETS)} of all layers, float16.
 - Data: {examples} conversations in English, made by `tools/demo_lora_data.py` from questions and short answers written
   for it and a pirate's word list. No other data, and nothing from other models.
