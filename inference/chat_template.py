@@ -100,7 +100,6 @@ class ChatTemplate:
         messages = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
         return _after(self._try(messages), _ANSWER)
 
-    @cached_property
     def generation_prompt(self) -> str:
         """What the template writes after a user's message for the model to continue; empty where it refuses."""
         return _after(self._try([{"role": "user", "content": _QUESTION}], True), _QUESTION)

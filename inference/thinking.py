@@ -17,17 +17,15 @@ Part = Literal["thought", "answer"]
 class ThinkingMarks:
     """The texts around a thought; `skips` is what announces an answer without one.
 
-    `are_tokens` tells whether the marks are made of tokens of their own, or plain text.
+    `are_tokens` tells whether the marks are made of tokens of their own, or plain text; `opened` whether the template
+    writes the opening mark itself, so that a reply begins inside a thought.
     """
 
     opens: str
     closes: str
     skips: str | None = None
     are_tokens: bool = False
-
-    def opened_by(self, prompt: str) -> bool:
-        """Whether a prompt ends where a thought begins, as from templates that write the opening mark themselves."""
-        return prompt.rstrip().endswith(self.opens)
+    opened: bool = False
 
 
 KNOWN_MARKS = (
@@ -50,10 +48,10 @@ def find_thinking(template: ChatTemplate, vocabulary: Vocabulary) -> ThinkingMar
     if {"<|channel|>", "<|message|>", "<|start|>"} <= added.keys():
         return replace(HARMONY, are_tokens=True)
     for marks in KNOWN_MARKS:
-        if marks.opens in added and marks.closes in added:
-            return replace(marks, are_tokens=True)
-        if marks.opens in template.sources and marks.closes in template.sources:
-            return marks
+        are_tokens = marks.opens in added and marks.closes in added
+        if are_tokens or (marks.opens in template.sources and marks.closes in template.sources):
+            opened = template.generation_prompt().rstrip().endswith(marks.opens)
+            return replace(marks, are_tokens=are_tokens, opened=opened)
     return None
 
 
@@ -70,11 +68,11 @@ class ThoughtSplitter:
 
     Marks are left out, and the white space that thought and answer begin with; a mark that is not complete yet is
     held back. A thought can begin only where nothing has been answered yet, so that an answer may speak of the marks.
-    Without marks all text is answer, as it is. `thinking` says that the prompt has opened a thought already.
+    Without marks all text is answer, as it is.
     """
 
-    def __init__(self, marks: ThinkingMarks | None, thinking: bool = False) -> None:
-        self._part: Part = "thought" if marks is not None and thinking else "answer"
+    def __init__(self, marks: ThinkingMarks | None) -> None:
+        self._part: Part = "thought" if marks is not None and marks.opened else "answer"
         self._marks = marks
         self._held = ""
         self._said = False  # something other than white space, in the part that goes on
@@ -102,21 +100,18 @@ class ThoughtSplitter:
         """The marks that count at the end of what was released, and the part that each begins."""
         if self._marks is None:
             return {}
-        if self._part == "thought":
-            return {self._marks.closes: "answer", self._marks.opens: "thought"}
-        if self._said:
-            return {}
-        skips: Mapping[str, Part] = {self._marks.skips: "answer"} if self._marks.skips else {}
-        return {self._marks.opens: "thought", **skips}
+        active: dict[str, Part] = {self._marks.closes: "answer"} if self._part == "thought" else {}
+        if not self._said:
+            active[self._marks.opens] = "thought"
+            if self._marks.skips is not None:
+                active[self._marks.skips] = "answer"
+        return active
 
     def _next_mark(self) -> tuple[int, str, Part] | None:
-        """Where the first mark is, the mark, and what it begins."""
+        """Where the first mark is, the mark, and what it begins. Only a closing mark may come after other text."""
         found = [(at, mark, part) for mark, part in self._active_marks().items() if (at := self._held.find(mark)) >= 0]
-        if not found:
-            return None
-        first = min(found)
-        opens_late = self._part == "answer" and self._held[: first[0]].strip()
-        return None if opens_late else first
+        closes = self._marks.closes if self._marks is not None else ""
+        return min((f for f in found if f[1] == closes or not self._held[: f[0]].strip()), default=None)
 
     def _release(self, count: int, pieces: list[Piece]) -> None:
         text, self._held = self._held[:count], self._held[count:]
