@@ -21,6 +21,7 @@ from app.screens.models import ModelMenu
 from app.settings import Settings, save_settings, with_model
 from app.theme import GLASS, GLASS_LIGHT
 from app.widgets.prompt import Prompt
+from inference.fit import Fit
 from inference.kv.names import SUMMARIES
 from inference.sampling import Sampling
 
@@ -42,7 +43,10 @@ class Start:
 
 
 class ChatApp(App[None]):
-    """Glasschat on a screen. `list_models` is asked each time the menu opens, with the device ("" if not known)."""
+    """Glasschat on a screen. `list_models` is asked each time the menu opens, with the device ("" if not known).
+
+    `find_fit` tells whether a file fits that device; it may take seconds and is asked from another thread.
+    """
 
     TITLE = "Glasschat"
     CSS_PATH = Path(__file__).parent / "screens" / "chat.tcss"
@@ -56,6 +60,7 @@ class ChatApp(App[None]):
         self,
         engine: EngineThread,
         list_models: Callable[[str], list[ModelEntry]],
+        find_fit: Callable[[Path, str], Fit],
         settings: Settings,
         settings_file: Path,
         start: Start,
@@ -63,6 +68,7 @@ class ChatApp(App[None]):
         super().__init__()
         self._engine = engine
         self._list_models = list_models
+        self._find_fit = find_fit
         self._settings = settings
         self._settings_file = settings_file
         self._start = start
@@ -90,9 +96,11 @@ class ChatApp(App[None]):
         """Open the model menu."""
         if isinstance(self.screen, ModelMenu):
             return
-        entries = self._list_models(self._chat.loaded_device or self._start.device)
+        device = self._chat.loaded_device or self._start.device
+        entries = self._list_models(device)
         starter = next((entry.name for entry in entries if entry.starter), "")
-        menu = ModelMenu(entries, self._chat.loaded_path, self._settings.model or starter)
+        preferred = self._settings.model or starter
+        menu = ModelMenu(entries, self._chat.loaded_path, preferred, lambda path: self._find_fit(path, device))
         self.push_screen(menu, lambda name: self._chat.load(name) if name else None)
 
     def action_help(self) -> None:

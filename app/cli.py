@@ -77,8 +77,13 @@ def _parser() -> argparse.ArgumentParser:
     actions = models.add_subparsers(dest="action", metavar="ACTION")
     actions.add_parser("list", help="the models on this machine and those of the catalogue (the default)")
     named = "a catalogue name; or org/repo, org/repo:Q4_K_M or org/repo/file.gguf on the hub, each with @REVISION"
-    for action, what in (("pull", "fetch a model"), ("info", "what is known of a model"), ("rm", "delete its files")):
-        actions.add_parser(action, help=what, description=what).add_argument("name", help=named)
+    told = "what is known of a model, and whether it fits when it is opened with these options"
+    for action, what, parents in (
+        ("pull", "fetch a model", []),
+        ("info", told, [model]),
+        ("rm", "delete its files", []),
+    ):
+        actions.add_parser(action, help=what, description=what, parents=parents).add_argument("name", help=named)
 
     doctor = commands.add_parser("doctor", help="what this machine offers", parents=[model])
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
@@ -185,8 +190,9 @@ def _screen(given: Given) -> int:
 
     from app.chat_app import ChatApp, Start
     from app.engine_thread import EngineThread
+    from app.fit_report import FitFinder
     from app.model_list import model_entries, resolve_usable_model
-    from app.options import sampling_options
+    from app.options import engine_options, sampling_options
     from inference.catalog import load_catalog
     from inference.hub import default_store
 
@@ -205,7 +211,8 @@ def _screen(given: Given) -> int:
         partial(resolve_usable_model, catalog=catalog, store=store),
         lambda path, kv, progress: _open(path, given | {"kv": kv}, progress),
     )
-    app = ChatApp(engine, partial(model_entries, catalog, store), settings, settings_path(), start)
+    list_models, find_fit = partial(model_entries, catalog, store), FitFinder(engine_options(given))
+    app = ChatApp(engine, list_models, find_fit, settings, settings_path(), start)
     app.run()
     if app.return_code:
         _complain(f"the screen broke off on an unexpected error; the details are in {log_path()}")
@@ -214,6 +221,7 @@ def _screen(given: Given) -> int:
 
 def _models(given: Given) -> int:
     from app import models_command
+    from app.options import engine_options
     from inference.catalog import load_catalog
     from inference.hub import default_store
 
@@ -222,7 +230,7 @@ def _models(given: Given) -> int:
         case "pull":
             return models_command.pull(given["name"], catalog, store)
         case "info":
-            return models_command.info(given["name"], catalog, store)
+            return models_command.info(given["name"], catalog, store, engine_options(given))
         case "rm":
             return models_command.remove(given["name"], catalog, store)
     return models_command.show_list(catalog, store)

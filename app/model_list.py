@@ -9,7 +9,7 @@ from pathlib import Path
 from inference import hub
 from inference.catalog import Catalog
 from inference.events import Loading, Notice
-from inference.fit import Fit, fit_by_size, fit_of_file
+from inference.fit import Fit, fit_by_size
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class ModelEntry:
     """A model to choose. `name` is what loads it; `path` is None where it must be fetched first, `bytes` those of all
     its files.
 
-    `fit` is for the device that is in use.
+    `fit` is for the device that is in use; of a model that is here it is not known before its file is looked at.
     """
 
     name: str
@@ -45,23 +45,13 @@ def model_entries(catalog: Catalog, store: hub.Store, device: str = "") -> list[
             context=model.context,
             license=model.license,
             starter=model.name == catalog.starter,
-            fit=_fit(here[model.name], device)
-            if model.name in here
-            else fit_by_size(model.bytes, model.parameters, device),
+            fit=Fit() if model.name in here else fit_by_size(model.bytes, model.parameters, device),
         )
         for model in catalog.models
     ]
     known = {model.name for model in catalog.models}
-    entries += [
-        ModelEntry(name, name, model.bytes, model.path, fit=_fit(model, device))
-        for name, model in here.items()
-        if name not in known
-    ]
+    entries += [ModelEntry(name, name, model.bytes, model.path) for name, model in here.items() if name not in known]
     return sorted(entries, key=lambda entry: entry.path is None)
-
-
-def _fit(model: hub.InstalledModel, device: str) -> Fit:
-    return fit_of_file(model.path, device) if device == "cpu" else fit_by_size(model.bytes, 0, device)
 
 
 def resolve_model(

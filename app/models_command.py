@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from app.fit_report import fit_rows
 from app.model_list import model_entries, resolve_model
+from app.options import EngineOptions
 from app.terminal import ProgressLine, print_table
 from app.units import format_bytes
 from inference import hub
@@ -36,8 +38,11 @@ def pull(name: str, catalog: Catalog, store: hub.Store) -> int:
     return 0
 
 
-def info(name: str, catalog: Catalog, store: hub.Store) -> int:
-    """What is known of a model without loading it; of one on the hub, what else its repository holds."""
+def info(name: str, catalog: Catalog, store: hub.Store, options: EngineOptions | None = None) -> int:
+    """What is known of a model without loading it; of one on the hub, what else its repository holds.
+
+    Of a model on this machine, whether it fits when it is opened with `options`.
+    """
     found = hub.resolve(name, catalog, store)
     rows: Rows = [("name", found.name)]
     if model := catalog.find(name):
@@ -62,6 +67,8 @@ def info(name: str, catalog: Catalog, store: hub.Store) -> int:
     elif found.bytes:
         rows += [("size", format_bytes(found.bytes)), ("location", "not on this machine")]
     rows += [("source", str(each)) for each in found.sources]
+    if found.path:
+        rows += fit_rows(found.path, options or EngineOptions())
     print_table(rows + asked)
     return 0
 

@@ -24,6 +24,11 @@ def rope_table(rope: RopeConfig, first_position: int, count: int) -> np.ndarray:
     return (rope.magnitude * np.stack([np.cos(angles), np.sin(angles)], axis=-1)).astype(np.float32)
 
 
+def table_bytes(rope: RopeConfig, positions: int) -> int:
+    """Bytes of a table for so many positions."""
+    return positions * (rope.rotary_dim // 2) * 2 * 4
+
+
 def inverse_table(table: np.ndarray) -> np.ndarray:
     """The table that turns back what `table` (T, rotary_dim / 2, 2) turned, scaled or not."""
     return table * np.array([1, -1], np.float32) / np.sum(table * table, axis=-1, keepdims=True)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 from rich.style import Style
 from rich.text import Text
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
+from textual.worker import get_current_worker
 
 from app.model_list import ModelEntry
 from app.sanitize import visible
@@ -21,10 +25,15 @@ from app.units import format_bytes
 from inference.fit import Fit
 
 _LICENCE, _LICENCE_NARROW = 18, 10  # cells
+# Names of models have no spaces, so that these serve as ids too.
+_HEADS = {True: "On this machine", False: "To fetch"}
 
 
 class ModelMenu(ModalScreen[str | None]):
-    """Returns the name or path of the model chosen, or None."""
+    """Returns the name or path of the model chosen, or None.
+
+    `find_fit` tells whether a file fits. That takes a while: another thread asks it, and the lines follow.
+    """
 
     DEFAULT_CSS = """
     ModelMenu { align: center middle; }
@@ -45,11 +54,14 @@ class ModelMenu(ModalScreen[str | None]):
         Binding("escape,f5", "dismiss(None)", "Close", id="models.close"),
     ]
 
-    def __init__(self, entries: list[ModelEntry], loaded_path: str, preferred: str) -> None:
+    def __init__(
+        self, entries: list[ModelEntry], loaded_path: str, preferred: str, find_fit: Callable[[Path], Fit]
+    ) -> None:
         super().__init__()
         self._entries = entries
         self._loaded_path = loaded_path
         self._preferred = preferred
+        self._find_fit = find_fit
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
@@ -67,16 +79,40 @@ class ModelMenu(ModalScreen[str | None]):
         if options.highlighted is None:
             options.action_first()
         options.focus()
+        self._find_fits()
 
     def _options(self) -> Iterable[Option]:
-        look = make_look(self.app.theme_variables)
-        for title, here in (("On this machine", True), ("To fetch", False)):
+        for here in (True, False):
             entries = [entry for entry in self._entries if (entry.path is not None) is here]
             if entries:
-                yield Option(Text(title + why_fit_is_unknown(entries), look.muted), disabled=True)
+                yield Option(self._head(here), id=_HEADS[here], disabled=True)
             for entry in entries:
-                loaded = here and str(entry.path) == self._loaded_path
-                yield Option(entry_line(entry, loaded, look, max(40, min(84, self.app.size.width - 9))), id=entry.name)
+                yield Option(self._line(entry), id=entry.name)
+
+    def _head(self, here: bool) -> Text:
+        entries = [entry for entry in self._entries if (entry.path is not None) is here]
+        return Text(_HEADS[here] + why_fit_is_unknown(entries), make_look(self.app.theme_variables).muted)
+
+    def _line(self, entry: ModelEntry) -> Text:
+        loaded = entry.path is not None and str(entry.path) == self._loaded_path
+        width = max(40, min(84, self.app.size.width - 9))
+        return entry_line(entry, loaded, make_look(self.app.theme_variables), width)
+
+    @work(thread=True)
+    def _find_fits(self) -> None:
+        worker = get_current_worker()
+        for index, entry in enumerate(self._entries):
+            if entry.path is not None and not worker.is_cancelled:
+                fit = self._find_fit(entry.path)
+                self.app.call_from_thread(self._show_fit, index, fit)
+
+    def _show_fit(self, index: int, fit: Fit) -> None:
+        if not self.is_attached:
+            return
+        entry = self._entries[index] = replace(self._entries[index], fit=fit)
+        options = self.query_one(OptionList)
+        options.replace_option_prompt(entry.name, self._line(entry))
+        options.replace_option_prompt(_HEADS[True], self._head(True))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)
@@ -87,21 +123,25 @@ class ModelMenu(ModalScreen[str | None]):
 
 
 def fit_words(fit: Fit, look: Look) -> Text:
-    """Whether the model fits, in a few words; empty where that is not known."""
-    if fit.needed is None or fit.available is None:
+    """Whether the model fits and what it needs, in a few words; empty where nothing is known."""
+    if fit.problem:
+        return Text("  too large for a buffer of the device", look.warning)
+    if fit.needed is None:
         return Text()
+    if fit.available is None:
+        return Text(f"  needs {format_bytes(fit.needed)}", look.muted)
     if fit.fits:
-        return Text("  fits", look.success)
+        return Text(f"  fits, {format_bytes(fit.needed)}", look.success)
     return Text(f"  too large: {format_bytes(fit.needed)} of {format_bytes(fit.available)}", look.warning)
 
 
 def why_fit_is_unknown(entries: Sequence[ModelEntry]) -> str:
-    """For the head of a list: "" where it is known of any whether it fits."""
+    """For the head of a list: "" where it is known of any whether it fits, or soon will be."""
     if any(entry.fit.fits is not None for entry in entries):
         return ""
-    if all(entry.fit.needed is None for entry in entries):
-        return " · whether they fit is unknown before a device is chosen"
-    return " · whether they fit is unknown: WebGPU does not tell the memory"
+    if any(entry.fit.needed is not None for entry in entries):
+        return " · whether they fit is unknown: WebGPU does not tell the memory"
+    return " · whether they fit is unknown before a device is chosen" if entries[0].path is None else ""
 
 
 def entry_line(entry: ModelEntry, loaded: bool, look: Look, width: int) -> Text:

@@ -9,6 +9,7 @@ from typing import Any
 import wgpu
 
 from inference.errors import DeviceUnavailable
+from inference.plan.ops import DType
 
 # How good an adapter type is, best first. A software adapter ("CPU") computes on the processor.
 TYPE_RANK = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "Unknown": 3, "CPU": 4}
@@ -113,6 +114,15 @@ def expected_caps(report: AdapterReport) -> DeviceCaps:
     """What kernels may rely on once a device is opened on the adapter. The size of a subgroup is a guess till then."""
     size = USUAL_SUBGROUP if "subgroup" in report.features else 0
     return _caps(report.name, report.backend, report.software, report.features, report.limits, size, "")
+
+
+def storage_dtypes(asked: str, f16: bool, software: bool) -> tuple[DType, DType]:
+    """The dtypes of stored activations, and of keys and values, for --dtype `asked`.
+
+    Keys and values in f16 halve the cache and lose nothing that sampling would notice; activations may overflow.
+    """
+    dtype: DType = "f16" if asked == "f16" else "f32"
+    return dtype, "f16" if asked == "auto" and f16 and not software else dtype
 
 
 def _caps(

@@ -165,7 +165,12 @@ def describe_groups(groups: Sequence[LayerGroup]) -> str:
     """ "paged" where all layers share it, else "ring (15 layers), paged (3 layers)"."""
     if len(groups) == 1:
         return groups[0].layout
-    return ", ".join(f"{group.layout} ({len(group.layers)} layers)" for group in groups)
+    return ", ".join(map(describe_group, groups))
+
+
+def describe_group(group: LayerGroup) -> str:
+    """ "ring (15 layers)"."""
+    return f"{group.layout} ({len(group.layers)} layers)"
 
 
 def grown_capacity(tokens: int, context: int) -> int:

@@ -22,10 +22,11 @@ ENTRIES = [
         Path("/models/smollm2"),
         8192,
         "Apache-2.0",
-        fit=Fit(600 << 20, 8 << 30),
     ),
     ModelEntry("gemma-3-270m-it", "Gemma 3 270M", 265 << 20, None, 32768, "Gemma", starter=True),
 ]
+FIT = Fit(600 << 20, 8 << 30)
+"""Whatever file is asked about."""
 
 
 class MadeApp(ChatApp):
@@ -44,7 +45,9 @@ def make_app(tmp_path: Path) -> Callable[..., MadeApp]:
         settings_file = tmp_path / "settings.toml"
         start = Start(model=model, system=system)
         thread = EngineThread(resolve, open_engine)
-        app = MadeApp(thread, lambda device: list(ENTRIES), settings or Settings(), settings_file, start)
+        app = MadeApp(
+            thread, lambda device: list(ENTRIES), lambda path, device: FIT, settings or Settings(), settings_file, start
+        )
         app.engines, app.settings_file = engines, settings_file
         return app
 

@@ -38,8 +38,12 @@ def test_models_on_this_machine_come_first(store: Store) -> None:
 
 def test_the_fit_is_for_the_device_in_use(store: Store) -> None:
     catalog = load_catalog()
-    entries = model_entries(catalog, store, "cpu")
-    assert [entry.fit.needed for entry in entries] == [4 * model.parameters for model in catalog.models]
+    install(store, catalog.models[2].name)
+    here, *entries = model_entries(catalog, store, "cpu")
+    assert here.fit == Fit(), "its file tells, when it is asked"
+    assert [entry.fit.needed for entry in entries] == [
+        4 * model.parameters for model in catalog.models if model.name != here.name
+    ]
     assert all(entry.fit.fits is None for entry in model_entries(catalog, store, "webgpu"))
 
 

@@ -13,7 +13,7 @@ from app.widgets.load_bar import load_text
 from app.widgets.status_bar import Status, status_line
 from inference.events import KV_STATES, KvGroupStats, KvMapGroup, KvStats, Loading, MemoryStats
 from inference.fit import Fit
-from tests.app.conftest import ENTRIES
+from tests.app.conftest import ENTRIES, FIT
 from tests.app.scripted_engine import MIB, ScriptedEngine, plan_rows
 
 LOOK = make_look({})
@@ -121,12 +121,15 @@ def test_progress_shows_share_and_amount() -> None:
 
 
 def test_the_menu_says_whether_a_model_fits() -> None:
-    words = [fit_words(Fit(*sizes), LOOK).plain for sizes in ((2 * MIB, 3 * MIB), (5 * MIB, 3 * MIB), (5 * MIB, None))]
-    assert words == ["  fits", "  too large: 5.0 MiB of 3.0 MiB", ""]
-    here, to_fetch = ENTRIES
-    assert "Instruct  fits" in entry_line(here, False, LOOK, 84).plain
+    sizes = ((2 * MIB, 3 * MIB), (5 * MIB, 3 * MIB), (5 * MIB, None), (None, MIB))
+    words = [fit_words(Fit(*pair), LOOK).plain for pair in sizes]
+    assert words == ["  fits, 2.0 MiB", "  too large: 5.0 MiB of 3.0 MiB", "  needs 5.0 MiB", ""]
+    assert "too large for a buffer" in fit_words(Fit(MIB, None, "keys need one buffer of 9 GiB"), LOOK).plain
+    here, to_fetch = replace(ENTRIES[0], fit=FIT), ENTRIES[1]
+    assert "Instruct  fits, 600.0 MiB" in entry_line(here, False, LOOK, 84).plain
     assert "fit" not in entry_line(to_fetch, False, LOOK, 84).plain
-    assert why_fit_is_unknown(ENTRIES) == ""
+    assert why_fit_is_unknown([here, to_fetch]) == ""
+    assert why_fit_is_unknown([ENTRIES[0]]) == "", "it will be known soon"
     assert "before a device is chosen" in why_fit_is_unknown([to_fetch])
     assert "WebGPU does not tell" in why_fit_is_unknown([replace(to_fetch, fit=Fit(MIB)), to_fetch])
 
