@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from inference.models.config import ModelConfig
 from inference.plan.build import build
-from inference.plan.ops import Attention, Embed, Plan, Rope
+from inference.plan.ops import Add, Attention, Embed, Matmul, Plan, Rope
 from tests.inference.opening import open_store
+from tests.inference.tiny_golden import FAMILIES
 
 Tiny = Callable[[str], Path]
 
@@ -30,9 +32,17 @@ def config(tiny: Tiny) -> ModelConfig:
     return open_store(tiny("llama") / "gguf" / "model-f16.gguf")[0]
 
 
-@pytest.mark.parametrize(("family", "layer_kinds"), [("llama", LLAMA_LAYER), ("gemma3_text", GEMMA_LAYER)])
+OLMO_2_LAYER = [
+    "matmul", "matmul", "matmul", "rmsnorm", "rmsnorm", "rope", "rope", "kv_append", "attention", "matmul",
+    "rmsnorm", "add", "matmul", "matmul", "activation_gate", "matmul", "rmsnorm", "add",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "layer_kinds"), [("llama", LLAMA_LAYER), ("gemma3_text", GEMMA_LAYER), ("olmo2", OLMO_2_LAYER)]
+)
 def test_one_op_for_each_step_of_the_textbook(tiny: Tiny, family: str, layer_kinds: list[str]) -> None:
-    config, _ = open_store(tiny(family) / "gguf" / "model-f16.gguf")
+    config, _ = open_store(tiny(family) / "config.json")
     plan = build(config, rows=5, logits="all")
     kinds = [op.kind for op in plan.ops]
     assert kinds == ["embed", *layer_kinds * config.num_layers, "rmsnorm", "lm_head"]
@@ -101,10 +111,25 @@ def test_attributes_come_from_the_config(tiny: Tiny) -> None:
         assert ropes == [settings.rope] * 2
 
 
-def test_weights_are_named_once_but_for_the_tied_ones(config: ModelConfig) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_are_named_once_but_for_the_tied_ones(tiny: Tiny, family: str) -> None:
+    """What the config says is stored is what the plan reads, neither more nor less."""
+    config, _ = open_store(tiny(family) / "config.json")
     plan: Plan = build(config, 1, "last")
     counts = Counter(source for op in plan.ops for ref in op.weights for source in ref.sources)
     assert set(counts) == set(config.weights) and set(counts.values()) == {1}
+
+
+def test_multipliers_and_biases(tiny: Tiny) -> None:
+    config, _ = open_store(tiny("granite") / "config.json")
+    plan = build(config, 1, "last")
+    assert plan.ops[0].attributes == Embed(1.5) and plan.ops[-1].attributes == Matmul(scale=2.0)
+    assert {op.attributes for op in plan.ops if op.kind == "add"} == {Add(0.7)}
+    biased = build(replace(config, biases=frozenset({"attention.output"})), 1, "last")
+    for op in biased.ops:
+        if op.kind == "matmul":
+            expected = op.name == "attention.output"
+            assert op.attributes == Matmul(bias=expected) and len(op.weights) == 1 + expected
 
 
 def small_config(softcap: float | None) -> ModelConfig:
