@@ -98,11 +98,8 @@ class ChatTemplate:
     def after_answer(self) -> str:
         """What the template writes after an assistant's message that ends a conversation; empty where it refuses."""
         messages = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
-        return _after(self._try(messages), _ANSWER)
-
-    def generation_prompt(self) -> str:
-        """What the template writes after a user's message for the model to continue; empty where it refuses."""
-        return _after(self._try([{"role": "user", "content": _QUESTION}], True), _QUESTION)
+        _, found, rest = self._try(messages).rpartition(_ANSWER)
+        return rest if found else ""
 
     @cached_property
     def _system_refusal(self) -> str | None:
@@ -215,12 +212,6 @@ def _replace_tokens(
         return placeholders[name]
 
     return replaced(value)
-
-
-def _after(text: str, words: str) -> str:
-    """What follows the last occurrence of `words`; empty where there is none."""
-    _, found, rest = text.rpartition(words)
-    return rest if found else ""
 
 
 def _is_word(key: object) -> bool:

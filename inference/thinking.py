@@ -17,15 +17,17 @@ Part = Literal["thought", "answer"]
 class ThinkingMarks:
     """The texts around a thought; `skips` is what announces an answer without one.
 
-    `are_tokens` tells whether the marks are made of tokens of their own, or plain text; `opened` whether the template
-    writes the opening mark itself, so that a reply begins inside a thought.
+    `are_tokens` tells whether the marks are made of tokens of their own, or plain text.
     """
 
     opens: str
     closes: str
     skips: str | None = None
     are_tokens: bool = False
-    opened: bool = False
+
+    def opened_by(self, prompt: str) -> bool:
+        """Whether a prompt ends where a thought begins, as from templates that write the opening mark themselves."""
+        return prompt.rstrip().endswith(self.opens)
 
 
 KNOWN_MARKS = (
@@ -50,8 +52,7 @@ def find_thinking(template: ChatTemplate, vocabulary: Vocabulary) -> ThinkingMar
     for marks in KNOWN_MARKS:
         are_tokens = marks.opens in added and marks.closes in added
         if are_tokens or (marks.opens in template.sources and marks.closes in template.sources):
-            opened = template.generation_prompt().rstrip().endswith(marks.opens)
-            return replace(marks, are_tokens=are_tokens, opened=opened)
+            return replace(marks, are_tokens=are_tokens)
     return None
 
 
@@ -68,11 +69,11 @@ class ThoughtSplitter:
 
     Marks are left out, and the white space that thought and answer begin with; a mark that is not complete yet is
     held back. A thought can begin only where nothing has been answered yet, so that an answer may speak of the marks.
-    Without marks all text is answer, as it is.
+    Without marks all text is answer, as it is. `thinking` says that the prompt has opened a thought already.
     """
 
-    def __init__(self, marks: ThinkingMarks | None) -> None:
-        self._part: Part = "thought" if marks is not None and marks.opened else "answer"
+    def __init__(self, marks: ThinkingMarks | None, thinking: bool = False) -> None:
+        self._part: Part = "thought" if marks is not None and thinking else "answer"
         self._marks = marks
         self._held = ""
         self._said = False  # something other than white space, in the part that goes on

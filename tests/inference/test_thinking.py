@@ -13,12 +13,12 @@ from inference.thinking import HARMONY, KNOWN_MARKS, ThinkingMarks, ThoughtSplit
 
 TINY = Path(__file__).parents[1] / "data" / "tiny"
 THINK = KNOWN_MARKS[0]
-OPENED = ThinkingMarks("<think>", "</think>", opened=True)
+OPENED = "opened"  # the prompt ends with the opening mark
 
 
-def split(marks: ThinkingMarks | None, pieces: list[str]) -> list[tuple[str, str]]:
+def split(marks: ThinkingMarks | str | None, pieces: list[str]) -> list[tuple[str, str]]:
     """The parts of a whole reply, neighbours of a kind joined."""
-    splitter = ThoughtSplitter(marks)
+    splitter = ThoughtSplitter(THINK, thinking=True) if isinstance(marks, str) else ThoughtSplitter(marks)
     found = [piece for text in pieces for piece in splitter.push(text)] + splitter.flush()
     assert all(piece.text for piece in found)
     joined: list[tuple[str, str]] = []
@@ -50,7 +50,7 @@ CASES = [
 @pytest.mark.parametrize(("marks", "reply", "expected"), CASES)
 @given(data=st.data())
 def test_a_reply_splits_the_same_however_it_is_cut(
-    marks: ThinkingMarks | None, reply: str, expected: list[tuple[str, str]], data: st.DataObject
+    marks: ThinkingMarks | str | None, reply: str, expected: list[tuple[str, str]], data: st.DataObject
 ) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(0, len(reply)))))
     pieces = [reply[a:b] for a, b in zip([0, *cuts], [*cuts, len(reply)], strict=True)]
@@ -74,10 +74,10 @@ def test_marks_of_models(family: str, expected: ThinkingMarks | None) -> None:
 def test_marks_that_are_plain_text_and_that_the_template_opens() -> None:
     vocabulary = text_from_folder(TINY / "llama").tokenizer.vocabulary
     source = "{% for m in messages %}{{ m.content.split('</think>')[-1] }}|{% endfor %}"
-    opens = "{% if add_generation_prompt %}assistant:<think>\n{% endif %}"
-    assert find_thinking(ChatTemplate(source + opens), vocabulary) == OPENED
-    closes = "{% if add_generation_prompt %}assistant:<think>\n\n</think>\n\n{% endif %}"
-    assert find_thinking(ChatTemplate(source + closes), vocabulary) == THINK
+    for ending, opened in (("<think>\n", True), ("<think>\n\n</think>\n\n", False)):
+        template = ChatTemplate(source + "{% if add_generation_prompt %}assistant:" + ending + "{% endif %}")
+        assert find_thinking(template, vocabulary) == THINK
+        assert THINK.opened_by(template.render([{"role": "user", "content": "Hi"}])) == opened
     assert find_thinking(ChatTemplate(source), vocabulary) is None
 
 
