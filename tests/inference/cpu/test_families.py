@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inference import Engine, Sampling
 from inference.cpu.executor import NumpyExecutor
+from inference.events import Finished, Token
 from tests.inference.convert import ARCHITECTURES, convert
 from tests.inference.opening import open_numpy
 from tests.inference.tiny_golden import (
@@ -21,6 +23,7 @@ from tests.inference.tiny_golden import (
     first_difference,
     folder,
     golden,
+    golden_json,
 )
 
 SOURCES = [
@@ -81,6 +84,18 @@ def test_greedy(family: str, name: str) -> None:
         assert logits is not None
         found.append(int(logits.argmax()))
     assert found == expected
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if "stop" in golden_json(family)["greedy"]])
+def test_a_reply_ends_at_a_stop_token(family: str) -> None:
+    stop = golden_json(family)["greedy"]["stop"]
+    engine = Engine.open(folder(family), device="cpu")
+    events = list(engine.generate(stop["prompt"], Sampling(temperature=0)))
+    engine.close()
+    # What the stop leaves of an incomplete character comes last, with no token of its own.
+    ids = [event.id for event in events if isinstance(event, Token) and event.id >= 0]
+    assert ids == stop["tokens"][:-1]
+    assert isinstance(events[-1], Finished) and events[-1].reason == "stop"
 
 
 @pytest.mark.parametrize(("layer", "place"), [(0, "the embedding"), (3, "layer 2"), (5, "the final norm")])
