@@ -19,8 +19,8 @@ FAMILIES = (
 )  # fmt: skip
 GGUF_FAMILIES = ("gemma2", "gemma3_text", "llama", "qwen3")
 """Those of which there is a GGUF file too."""
-SIZES = (1, 7, 33, 150)
-"""Numbers of ids; windows are 32."""
+SIZES = (7, 150, 1, 33)
+"""Numbers of ids; windows are 32. Those with hidden states come first, so that a failure names the layer."""
 TOLERANCE = 1e-3
 NEAR_TIE = 2e-3
 """Largest difference of logits, and least margin at which the greedy choice has to be the same."""

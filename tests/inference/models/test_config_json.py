@@ -142,6 +142,12 @@ def test_windows_of_qwen_and_smollm3_where_they_are_used() -> None:
     assert [layer.window for layer in config_of("smollm3", used | {"layer_types": kinds}).layers] == [32, None] * 2
 
 
+def test_layers_of_smollm3_without_rope_where_they_are_not_listed() -> None:
+    for changes, expected in (({}, [1, 1, 1, 0]), ({"no_rope_layer_interval": 2}, [1, 0, 1, 0])):
+        config = config_of("smollm3", changes, without=("no_rope_layers",))
+        assert [layer.rope.position_scale for layer in config.layers] == expected
+
+
 def test_a_window_as_long_as_the_context_is_none() -> None:
     assert {layer.window for layer in config_of("mistral", {"sliding_window": 512}).layers} == {None}
 
