@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from app.sanitize import Sanitizer
 from app.terminal import ProgressLine
+from app.units import format_count
 from inference.errors import GlasschatError
 from inference.events import Finished, Notice, Timings, Token
 from inference.sampling import Sampling
+from inference.thinking import Part, Piece, ThoughtSplitter
 
 if TYPE_CHECKING:
     from inference import Engine
@@ -55,15 +57,19 @@ def read_question(prompt: str | None) -> str:
 def ask(engine: Engine, question: Question, progress: ProgressLine) -> int:
     """Print the answer, as text while it is written or as one JSON object; returns the exit code.
 
+    A thought before it goes to stderr where that is a terminal, and is part of the text in the JSON object.
     Ctrl+C stops the answer, prints what there is, and gives 130.
     """
     if question.raw:
-        ids = engine.tokenizer.encode(question.text, add_special=True)
+        prompt = question.text
+        ids = engine.tokenizer.encode(prompt, add_special=True)
     else:
         system = [{"role": "system", "content": question.system}] if question.system else []
-        ids = engine.encode_chat([*system, {"role": "user", "content": question.text}])
-    sequence = engine.sequence()
-    out = _Output(live=not question.as_json)
+        messages = [*system, {"role": "user", "content": question.text}]
+        prompt, ids = engine.render(messages), engine.encode_chat(messages)
+    sequence, marks = engine.sequence(), engine.thinking
+    splitter = ThoughtSplitter(marks, marks is not None and marks.opened_by(prompt))
+    out = _Output(splitter, live=not question.as_json)
     output_ids: list[int] = []
     finished = Finished("cancelled", Timings())
     with _interrupt_cancels(engine) as interrupted:
@@ -82,6 +88,11 @@ def ask(engine: Engine, question: Question, progress: ProgressLine) -> int:
         print(json.dumps(_as_json(engine, sequence, ids, output_ids, out.text, finished), ensure_ascii=False))
     elif finished.reason == "context":
         print(f"The answer was cut: the context of {engine.info.context} tokens is full.", file=sys.stderr)
+    elif out.only_thought and finished.reason == "length":
+        tokens = format_count(finished.timings.output_tokens, "token")
+        print(f"The thought was cut after {tokens}, before an answer; raise --max-tokens.", file=sys.stderr)
+    elif out.only_thought and finished.reason == "stop":
+        print("The model ended its reply after a thought, without an answer.", file=sys.stderr)
     return 130 if interrupted else 0
 
 
@@ -113,32 +124,66 @@ def _as_json(
 
 
 class _Output:
-    """The answer on stdout: made visible where that is a terminal, raw where it is a file or a pipe."""
+    """The answer on stdout: made visible where that is a terminal, raw where it is a file or a pipe.
 
-    def __init__(self, live: bool) -> None:
+    A thought goes to stderr, dim, where that is a terminal, and nowhere else.
+    """
+
+    def __init__(self, splitter: ThoughtSplitter, live: bool) -> None:
         self._live = live
+        self._splitter = splitter
         self._border = Sanitizer() if sys.stdout.isatty() else None
+        self._thought_border = Sanitizer()
         self._pieces: list[str] = []
+        self._part: Part | None = None
+        self._ends_line: dict[Part, bool] = {"thought": False, "answer": False}
 
     @property
     def text(self) -> str:
-        """The raw answer."""
+        """All that the model has written."""
         return "".join(self._pieces)
+
+    @property
+    def only_thought(self) -> bool:
+        """Whether there is a thought and no answer."""
+        return self._part == "thought"
 
     def write(self, text: str) -> None:
         self._pieces.append(text)
-        if self._live and text:
-            sys.stdout.write(self._border.feed(text) if self._border else text)
-            sys.stdout.flush()
+        self._show(self._splitter.push(text))
 
     def end(self) -> None:
+        self._show(self._splitter.flush())
+        if self.only_thought:
+            self._end_thought()
         if not self._live:
             return
         if self._border:
             sys.stdout.write(self._border.flush())
-        if not self.text.endswith("\n"):
+        if not self._ends_line["answer"]:
             sys.stdout.write("\n")
         sys.stdout.flush()
+
+    def _show(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            if piece.part == "answer" and self.only_thought:
+                self._end_thought()
+            self._part = piece.part
+            self._ends_line[piece.part] = piece.text.endswith("\n")
+            if piece.part == "thought":
+                self._show_thought(self._thought_border.feed(piece.text))
+            elif self._live:
+                sys.stdout.write(self._border.feed(piece.text) if self._border else piece.text)
+                sys.stdout.flush()
+
+    def _end_thought(self) -> None:
+        self._show_thought(self._thought_border.flush() + ("\n" if self._ends_line["thought"] else "\n\n"))
+
+    def _show_thought(self, text: str) -> None:
+        if self._live and sys.stderr.isatty():
+            # Dim ends with each piece, so that whatever interrupts it does not leave the terminal so.
+            sys.stderr.write(f"\x1b[2m{text}\x1b[22m")
+            sys.stderr.flush()
 
 
 @contextmanager

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import time
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from app.sanitize import Sanitizer, visible
-from app.units import format_seconds
-from inference.events import FinishReason, Timings
+from app.sanitize import Sanitizer
+from inference.events import Token
+from inference.thinking import Part, Piece, ThinkingMarks, ThoughtSplitter
 
-Turn = dict[str, str]
+
+@dataclass(frozen=True)
+class Turn:
+    """A message. `content` is what the chat template gets; for a reply, `answer` is it without the thought."""
+
+    role: Literal["user", "assistant"]
+    content: str
+    answer: str = ""
 
 
 @dataclass(frozen=True)
@@ -18,14 +27,18 @@ class Conversation:
     system: str = ""
     turns: tuple[Turn, ...] = ()
 
-    def messages(self) -> tuple[Turn, ...]:
+    def messages(self) -> tuple[dict[str, str], ...]:
         """The messages for the chat template."""
         system = ({"role": "system", "content": self.system},) if self.system else ()
-        return (*system, *self.turns)
+        return (*system, *({"role": turn.role, "content": turn.content} for turn in self.turns))
 
-    def with_turn(self, role: str, content: str) -> Conversation:
-        """The conversation with one more turn."""
-        return replace(self, turns=(*self.turns, {"role": role, "content": content}))
+    def with_question(self, text: str) -> Conversation:
+        """The conversation with one more message of the user."""
+        return replace(self, turns=(*self.turns, Turn("user", text)))
+
+    def with_reply(self, text: str, answer: str) -> Conversation:
+        """The conversation with one more message of the model; `answer` is the part that is not thought."""
+        return replace(self, turns=(*self.turns, Turn("assistant", text, answer)))
 
     def without_last(self) -> Conversation:
         """The conversation before its last turn."""
@@ -33,62 +46,81 @@ class Conversation:
 
     def without_oldest(self, exchanges: int) -> tuple[Conversation, tuple[str, ...]]:
         """The conversation without its oldest questions and their replies, and the questions that were left out."""
-        starts = [index for index, turn in enumerate(self.turns) if turn["role"] == "user"]
+        starts = [index for index, turn in enumerate(self.turns) if turn.role == "user"]
         end = starts[exchanges] if exchanges < len(starts) else len(self.turns)
-        dropped = tuple(turn["content"] for turn in self.turns[:end] if turn["role"] == "user")
+        dropped = tuple(turn.content for turn in self.turns[:end] if turn.role == "user")
         return replace(self, turns=self.turns[end:]), dropped
 
-    def last_reply(self) -> str | None:
-        """The text of the newest assistant turn, as the model wrote it."""
-        return next((turn["content"] for turn in reversed(self.turns) if turn["role"] == "assistant"), None)
+    def last_answer(self) -> str | None:
+        """The newest reply as the model wrote it, without its thought; None where there is no reply yet."""
+        return next((turn.answer for turn in reversed(self.turns) if turn.role == "assistant"), None)
 
 
-@dataclass
 class Answer:
-    """A reply that is being written: its raw pieces, and the border they pass on their way to the screen."""
+    """A reply that is being written: its raw text, and what of it is thought and answer, fit for the screen.
 
-    number: int
-    raw: list[str] = field(default_factory=list)
-    border: Sanitizer = field(default_factory=Sanitizer)
-    stopped: bool = False
+    `stopped` is set by who stops it. `thought_tokens` and `thought_s` are the length of the thought in tokens and in
+    seconds, so far.
+    """
 
-    def take(self, text: str) -> str:
-        """Keep raw text and return its visible form."""
-        self.raw.append(text)
-        return self.border.feed(text)
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.stopped = False
+        self.thought_tokens = 0
+        self.thought_s = 0.0
+        self._thought_began: float | None = None
+        self._raw: list[str] = []
+        self._answer: list[str] = []
+        self._shown: dict[Part, list[str]] = {"thought": [], "answer": []}
+        self._border = Sanitizer()
+        self.begin(None, thinking=False)
 
+    def begin(self, marks: ThinkingMarks | None, thinking: bool) -> None:
+        """Before the first token: how the model marks a thought, and whether the prompt has opened one already."""
+        self._splitter = ThoughtSplitter(marks, thinking)
+        self._part: Part = "thought" if thinking else "answer"
 
-def full_context_note(conversation: Conversation, context: int) -> str:
-    """What can be done where a conversation has filled the context of so many tokens."""
-    _, oldest = conversation.without_oldest(1)
-    first = f" ({visible(shortened(oldest[0]))})" if oldest else ""
-    return (
-        f"The context of {context:,} tokens is full. /drop leaves out the oldest question and its reply{first}, "
-        "/drop N so many; /clear starts over. A larger context is set with --context when Glasschat starts; "
-        "/kv tiered-int8 holds one in less memory."
-    )
+    @property
+    def raw(self) -> str:
+        """All that the model has written."""
+        return "".join(self._raw)
 
+    @property
+    def answer(self) -> str:
+        """The answer alone, as the model wrote it."""
+        return "".join(self._answer)
 
-def shortened(text: str, length: int = 40) -> str:
-    """The beginning of a message, in quotation marks, on one line."""
-    line = " ".join(text.split())
-    return f"“{line[:length].rstrip()}…”" if len(line) > length else f"“{line}”"
+    def take(self, token: Token) -> None:
+        """Keep the raw text, and what of it is decided for `release`."""
+        self._raw.append(token.text)
+        self._keep(self._splitter.push(token.text))
+        if self._part == "thought":
+            self.thought_tokens += token.id >= 0
+            self._clock()
 
+    def end(self) -> None:
+        """No more comes: what was held back is decided."""
+        self._keep(self._splitter.flush())
+        self._shown[self._part].append(self._border.flush())
 
-_REASONS: dict[FinishReason, str] = {
-    "stop": "",
-    "length": "cut at the token limit",
-    "context": "cut: the context is full",
-    "cancelled": "stopped",
-}
+    def release(self) -> tuple[str, str]:
+        """The thought and the answer, in their visible form, as far as they are decided since the last call."""
+        thought, answer = "".join(self._shown["thought"]), "".join(self._shown["answer"])
+        self._shown = {"thought": [], "answer": []}
+        return thought, answer
 
+    def _keep(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            if piece.part != self._part:
+                self._shown[self._part].append(self._border.flush())
+                if self._part == "thought":
+                    self._clock()
+                self._part = piece.part
+            if piece.part == "answer":
+                self._answer.append(piece.text)
+            self._shown[piece.part].append(self._border.feed(piece.text))
 
-def figures_line(reason: FinishReason, timings: Timings) -> str:
-    """The line under a reply: how much, how fast, and what of the prompt was computed anew."""
-    parts = [_REASONS[reason], f"{timings.output_tokens} tokens"]
-    if timings.decode_tps:
-        parts.append(f"{timings.decode_tps:.1f} tok/s")
-    if timings.ttft_s:
-        parts.append(f"first after {format_seconds(timings.ttft_s)}")
-    parts.append(f"prompt {timings.prompt_tokens - timings.reused_tokens} new, {timings.reused_tokens} reused")
-    return " · ".join(part for part in parts if part)
+    def _clock(self) -> None:
+        now = time.monotonic()
+        self._thought_began = now if self._thought_began is None else self._thought_began
+        self.thought_s = now - self._thought_began

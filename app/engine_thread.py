@@ -10,15 +10,15 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from inference.errors import Cancelled, GlasschatError
 from inference.events import Event, Finished, KvMapGroup, KvStats, Loading, MemoryStats, Notice
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
+from inference.thinking import ThinkingMarks
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +66,9 @@ class EngineLike(Protocol[S]):
 
     @property
     def info(self) -> InfoLike: ...
+    @property
+    def thinking(self) -> ThinkingMarks | None: ...
+    def render(self, messages: Sequence[Message], /) -> str: ...
     def sequence(self) -> S: ...
     def generate(
         self, prompt: Any, sampling: Sampling, /, max_tokens: int | None = None, *, sequence: S | None = None
@@ -114,12 +117,16 @@ class Unloaded:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model is ready. `source` and `layout` are what was asked for, `title` is what to call the model."""
+    """A model is ready. `source` and `layout` are what was asked for, `title` is what to call the model.
+
+    `thinks` tells whether it can think before it answers.
+    """
 
     source: str
     layout: str
     title: str
     info: InfoLike
+    thinks: bool
     decode: tuple[PlanRow, ...]
     prefill: tuple[PlanRow, ...]
     memory: MemoryStats
@@ -128,11 +135,19 @@ class Loaded:
 
 
 @dataclass(frozen=True)
+class ReplyStarted:
+    """A reply begins. `marks` enclose a thought; `thinking` says that the prompt has opened one already."""
+
+    marks: ThinkingMarks | None
+    thinking: bool
+
+
+@dataclass(frozen=True)
 class ReplyEvent:
-    """One event of the reply that `Generate.reply` numbered."""
+    """One event of the reply that `Generate.reply` numbered: `ReplyStarted`, then those of the engine."""
 
     reply: int
-    event: Event
+    event: ReplyStarted | Event
 
 
 @dataclass(frozen=True)
@@ -238,6 +253,7 @@ class EngineThread:
                 command.kv,
                 engine.info.model,
                 engine.info,
+                engine.thinking is not None,
                 *plans,
                 engine.memory(),
                 sequence.kv_stats(),
@@ -252,6 +268,9 @@ class EngineThread:
     def _generate(self, command: Generate, stop: threading.Event) -> None:
         if self._engine is None:
             raise GlasschatError("No model is loaded; choose one from the menu.")
+        marks = self._engine.thinking
+        thinking = marks is not None and marks.opened_by(self._engine.render(command.messages))
+        self._events.append(ReplyEvent(command.reply, ReplyStarted(marks, thinking)))
         events = self._engine.generate(
             list(command.messages), command.sampling, max_tokens=command.max_tokens, sequence=self._sequence
         )
@@ -265,5 +284,3 @@ class EngineThread:
         engine, self._engine, self._sequence = self._engine, None, None
         if engine is not None:
             engine.close()
-
-

@@ -14,14 +14,25 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from app.conversation import Answer, Conversation, figures_line, full_context_note, shortened
-from app.engine_thread import AppEvent, EngineThread, Failed, Generate, Load, Loaded, LoadStarted, ReplyEvent, Unloaded
+from app.conversation import Answer, Conversation
+from app.engine_thread import (
+    AppEvent,
+    EngineThread,
+    Failed,
+    Generate,
+    Load,
+    Loaded,
+    LoadStarted,
+    ReplyEvent,
+    ReplyStarted,
+    Unloaded,
+)
+from app.notes import dropped_note, figures_line, full_context_note, layouts_note, loaded_notes
 from app.panels.dtype_panel import DtypePanel
 from app.panels.kv_panel import KvPanel
 from app.panels.memory_panel import MemoryPanel
-from app.sanitize import visible
 from app.slash import COMMANDS, SlashCommand, parse_slash
-from app.units import format_bytes, format_seconds
+from app.units import format_bytes
 from app.widgets.load_bar import LoadBar
 from app.widgets.prompt import Prompt
 from app.widgets.render import NoteKind
@@ -47,6 +58,7 @@ class ChatScreen(Screen[None]):
         Binding("f3", "toggle_panel('memory')", "Mem", id="chat.memory", tooltip="Where the bytes are, live"),
         Binding("f4", "toggle_panel('kv')", "KV", id="chat.kv", tooltip="What the KV cache holds where, live"),
         Binding("f5,ctrl+o", "app.models", "Models", id="chat.models", tooltip="Choose a model"),
+        Binding("ctrl+t", "toggle_thoughts", "Unfold or fold what models think", show=False, id="chat.thoughts"),
         Binding("ctrl+c,super+c", "copy_text", "Copy the selection", show=False, id="chat.copy"),
         Binding("pageup", "scroll('page_up')", "Scroll up", show=False, id="chat.page_up", priority=True),
         Binding("pagedown", "scroll('page_down')", "Scroll down", show=False, id="chat.page_down", priority=True),
@@ -155,7 +167,7 @@ class ChatScreen(Screen[None]):
     def _send(self, text: str) -> None:
         assert self._loaded is not None
         self._transcript.add("user", text)
-        self._conversation = self._conversation.with_turn("user", text)
+        self._conversation = self._conversation.with_question(text)
         self._replies += 1
         self._answer = Answer(self._replies)
         self._transcript.begin_reply(self._loaded.title)
@@ -171,7 +183,8 @@ class ChatScreen(Screen[None]):
             case "kv" if command.argument in SUMMARIES:
                 self.use_layout(command.argument)
             case "kv":
-                self._list_layouts(command.argument)
+                by_layer = self._loaded.info.kv_layout if self._loaded else self._layout
+                self.note(layouts_note(command.argument, self._layout, by_layer))
             case "system" if command.argument:
                 self._conversation = replace(self._conversation, system=command.argument)
                 self.note("The system prompt is set for what follows.")
@@ -189,13 +202,6 @@ class ChatScreen(Screen[None]):
             case name:
                 self.app.call_later(self.app.run_action, name)
 
-    def _list_layouts(self, asked: str) -> None:
-        unknown = f"There is no KV layout {asked}. " if asked else ""
-        by_layer = self._loaded.info.kv_layout if self._loaded else self._layout
-        now = f"It is {self._layout} now" + (f": {by_layer}." if by_layer != self._layout else ".")
-        lines = [f"{name}: {summary}" for name, summary in SUMMARIES.items()]
-        self.note("\n".join((f"{unknown}/kv with a name changes the KV layout. {now}", *lines)))
-
     def _drop(self, count: str) -> None:
         if self._answer is not None or self._transcript.writing:
             self._hint("A reply is being written; Esc stops it, then /drop.")
@@ -203,12 +209,7 @@ class ChatScreen(Screen[None]):
             self._hint(f"/drop takes a number of questions, not {count}.")
         else:
             self._conversation, dropped = self._conversation.without_oldest(int(count or 1))
-            which = ", ".join(map(visible, map(shortened, dropped)))
-            self.note(
-                f"Left out, with their replies: {which}. What remains is read anew with your next message."
-                if dropped
-                else "There is nothing to leave out."
-            )
+            self.note(dropped_note(dropped))
 
     def action_clear(self) -> None:
         """Start over with an empty conversation."""
@@ -220,9 +221,9 @@ class ChatScreen(Screen[None]):
         self.note("A new conversation.")
 
     def action_copy_reply(self) -> None:
-        """Copy the last reply, raw, to the clipboard."""
-        if (text := self._conversation.last_reply()) is None:
-            self._hint("There is no reply to copy yet.")
+        """Copy the last reply, raw but without its thought, to the clipboard."""
+        if not (text := self._conversation.last_answer()):
+            self._hint("There is no reply to copy yet." if text is None else "The last reply has no answer to copy.")
             return
         self.app.copy_to_clipboard(text)
         self.notify(f"Copied the last reply, {len(text)} characters.", timeout=3)
@@ -252,6 +253,10 @@ class ChatScreen(Screen[None]):
         if not self.focused or not self.focused.display:
             self.query_one(Prompt).focus()
 
+    def action_toggle_thoughts(self) -> None:
+        """Unfold all thoughts, or fold them."""
+        self._transcript.toggle_thoughts()
+
     def action_scroll(self, where: str) -> None:
         """Scroll the transcript: page_up, page_down, home or end."""
         getattr(self._transcript, f"scroll_{where}")(animate=False)
@@ -259,23 +264,31 @@ class ChatScreen(Screen[None]):
     # What the engine says
 
     def _drain(self) -> None:
-        text: list[str] = []
         for event in self._engine.drain():
             if isinstance(event, ReplyEvent):
-                self._on_reply_event(event, text)
+                self._on_reply_event(event)
             else:
                 self._on_app_event(event)
-        self._transcript.feed("".join(text))
+        if self._answer is not None:
+            self._show(self._answer)
 
-    def _on_reply_event(self, wrapped: ReplyEvent, text: list[str]) -> None:
+    def _show(self, answer: Answer) -> None:
+        thought, text = answer.release()
+        if thought:
+            self._transcript.think(thought, answer.thought_tokens, answer.thought_s)
+        self._transcript.feed(text)
+
+    def _on_reply_event(self, wrapped: ReplyEvent) -> None:
         event, answer = wrapped.event, self._answer
         if answer is None or answer.number != wrapped.reply:
             return
         match event:
+            case ReplyStarted():
+                answer.begin(event.marks, event.thinking)
             case Token():
                 # A token sampled before the engine heard of the stop is not shown; held-back text (id -1) is.
-                if event.text and not (answer.stopped and event.id >= 0):
-                    text.append(answer.take(event.text))
+                if not (answer.stopped and event.id >= 0):
+                    answer.take(event)
             case Prefill():
                 done = event.done < event.total
                 self._set_status(state=f"reading {event.done}/{event.total}" if done else "writing")
@@ -286,9 +299,6 @@ class ChatScreen(Screen[None]):
             case Notice():
                 self.note(event.text)
             case Finished():
-                text.append(answer.border.flush())
-                self._transcript.feed("".join(text))
-                text.clear()
                 self._finish(answer, figures_line(event.reason, event.timings))
                 if event.reason == "context":
                     self.note(full_context_note(self._conversation, self._status.status.context))
@@ -302,8 +312,10 @@ class ChatScreen(Screen[None]):
             self._set_status(rate=stats.timings.decode_tps, tokens=stats.kv.tokens, context=stats.kv.context)
 
     def _finish(self, answer: Answer, figures: str) -> None:
+        answer.end()
+        self._show(answer)
         self._answer = None
-        self._conversation = self._conversation.with_turn("assistant", "".join(answer.raw))
+        self._conversation = self._conversation.with_reply(answer.raw, answer.answer)
         self.note(figures, "figures")
         self._transcript.end_reply()
         self._show_stats()
@@ -342,14 +354,9 @@ class ChatScreen(Screen[None]):
         self._memory_panel.show_stats(event.memory, event.kv)
         self._kv_panel.show_map(event.kv_map)
         self.query_one(DtypePanel).show_plans(event.decode, event.prefill)
-        where = f"{info.device} ({info.adapter})" if info.adapter else info.device
-        reason = f": {info.device_reason}" if info.device_reason else ""
-        self.note(f"{event.title} is ready after {format_seconds(info.load_s)}, on {where}{reason}.")
-        if self._conversation.turns:
-            self.note(f"The conversation is kept and read anew with your next message; KV layout: {info.kv_layout}.")
-        for notice in info.notices:
-            if notice not in self._load_notices:
-                self.note(notice)
+        for note in loaded_notes(event, bool(self._conversation.turns)):
+            if note not in self._load_notices:
+                self.note(note)
         self._status.status = Status(
             event.title, f"{info.device} {info.dtype}", "ready", tokens=event.kv.tokens, context=info.context
         )
@@ -366,7 +373,6 @@ class ChatScreen(Screen[None]):
         if answer is None or answer.number != event.command.reply:
             return
         if answer.raw:
-            self._transcript.feed(answer.border.flush())
             self._finish(answer, "stopped" if event.cancelled else "broken off")
         else:
             self._answer = None

@@ -66,11 +66,14 @@ class _Located:
 
 
 class MarkdownStream:
-    """Turns pieces of text into blocks. `growing` holds the blocks that may still change."""
+    """Turns pieces of text into blocks. `growing` holds the blocks that may still change.
 
-    def __init__(self) -> None:
+    `gap` asks for an empty line above the first.
+    """
+
+    def __init__(self, gap: bool = False) -> None:
         self._tail = ""
-        self._next = Block("prose", "", gap=False)  # how the first block of the tail begins
+        self._next = Block("prose", "", gap=gap)  # how the first block of the tail begins
         self.growing: tuple[Block, ...] = ()
 
     def feed(self, text: str, ended: bool = False) -> list[Block]:

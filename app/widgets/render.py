@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal
@@ -22,11 +21,9 @@ from textual.strip import Strip
 
 from app.theme import Look
 from app.widgets.code import TAB_SIZE, highlight
+from app.widgets.lines import Line, inner_width, strips
 from app.widgets.markdown_blocks import Block, parse
-
-GUTTER = 2  # empty cells left of all text
-MAX_WIDTH = 108  # longer lines are hard to read
-
+from app.widgets.thought import GrowingThought, Thought, thought_strips
 
 NoteKind = Literal["user", "name", "figures", "notice", "error", "title"]
 
@@ -43,27 +40,34 @@ class Note:
     gap: bool = True
 
 
-Item = Block | Note
+Item = Block | Note | Thought
 
 
 @dataclass(frozen=True)
 class Laid:
-    """An item laid out. `carry` is the last line of a block with an open end, which the next block goes on."""
+    """An item laid out for a width and a look.
 
+    `carry` is the last line of a block with an open end, which the next block goes on.
+    """
+
+    item: Item
+    width: int
+    look: Look
     strips: tuple[Strip, ...]
     carry: Text | None = None
 
 
 def lay_out(item: Item, width: int, look: Look, carry: Text | None = None) -> Laid:
     """Lay `item` out for `width` cells. `carry` is the line that a joined block goes on from."""
-    inner = max(8, min(width, MAX_WIDTH) - GUTTER - 1)
-    console = _console(look)
+    inner, console = inner_width(width), _console(look)
+    if isinstance(item, Thought):
+        return Laid(item, width, look, tuple(thought_strips(item, width, look, console)))
     if isinstance(item, Note):
         lines = _note_lines(item, inner, look, console)
-        return Laid(tuple(_strips(_with_gap(lines, item.gap), width, look)))
+        return Laid(item, width, look, tuple(strips(_with_gap(lines, item.gap), width, look)))
     if item.kind == "code":
         lines = _code_lines(item, inner, look, console)
-        return Laid(tuple(_strips(_with_gap(lines, item.gap), width, look)))
+        return Laid(item, width, look, tuple(strips(_with_gap(lines, item.gap), width, look)))
     tokens = parse(item.source)
     for token in tokens:
         if token.type == "ordered_list_open" and token.level == 0 and item.number is not None:
@@ -76,26 +80,23 @@ def lay_out(item: Item, width: int, look: Look, carry: Text | None = None) -> La
     if item.open_end and lines:
         last = Text.assemble(*((segment.text, segment.style or "") for segment in lines.pop()))
         last.rstrip()
-    return Laid(tuple(_strips(_with_gap(lines, item.gap), width, look)), last)
+    return Laid(item, width, look, tuple(strips(_with_gap(lines, item.gap), width, look)), last)
 
 
-def _with_gap(lines: list[list[Segment]], gap: bool) -> list[list[Segment]]:
+def lay_out_growing(thought: GrowingThought, width: int, look: Look) -> list[Strip]:
+    """Lay out a thought that the model is having."""
+    return thought.strips(width, look, _console(look))
+
+
+def _with_gap(lines: list[Line], gap: bool) -> list[Line]:
     return [[], *lines] if gap else lines
 
 
-def _strips(lines: Iterable[list[Segment]], width: int, look: Look) -> Iterable[Strip]:
-    margin = Segment(" " * GUTTER)
-    for line in lines:
-        segments = [margin, *line] if line else []
-        styled = [Segment(text, look.text + style if style else look.text) for text, style, _ in segments if text]
-        yield Strip(styled).simplify().adjust_cell_length(width, look.text)
-
-
-def _note_lines(note: Note, inner: int, look: Look, console: Console) -> list[list[Segment]]:
+def _note_lines(note: Note, inner: int, look: Look, console: Console) -> list[Line]:
     text = note.text.expandtabs(TAB_SIZE)
     options = console.options.update(width=inner, height=None)
 
-    def wrapped(style: Style, mark: str = "") -> list[list[Segment]]:
+    def wrapped(style: Style, mark: str = "") -> list[Line]:
         content = Text(text, style, overflow="fold")
         lines = console.render_lines(content, options.update(width=inner - len(mark)), pad=False)
         return [[Segment(" " * len(mark) if index else mark, style), *line] for index, line in enumerate(lines)]
@@ -117,7 +118,7 @@ def _note_lines(note: Note, inner: int, look: Look, console: Console) -> list[li
             return wrapped(look.muted, "· ")
 
 
-def _code_lines(block: Block, inner: int, look: Look, console: Console) -> list[list[Segment]]:
+def _code_lines(block: Block, inner: int, look: Look, console: Console) -> list[Line]:
     body = Padding(highlight(block.source, block.language, look), (0, 1), style=look.surface)
     lines = console.render_lines(body, console.options.update(width=inner, height=None), pad=True)
     if block.joined is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
@@ -23,8 +24,10 @@ from textual.strip import Strip
 
 from app.sanitize import visible
 from app.theme import Look, make_look
+from app.widgets.lines import GUTTER
 from app.widgets.markdown_blocks import MarkdownStream
-from app.widgets.render import GUTTER, Item, Laid, Note, NoteKind, lay_out
+from app.widgets.render import Item, Laid, Note, NoteKind, lay_out, lay_out_growing
+from app.widgets.thought import GrowingThought, Thought
 
 _PERIOD_S = 0.2
 _REST = 30  # rest so many times as long as the last pass took of the processor: the engine needs the interpreter too
@@ -32,13 +35,17 @@ _REST = 30  # rest so many times as long as the last pass took of the processor:
 
 @dataclass(frozen=True)
 class _Pass:
-    """What one pass over a growing reply gave, and for which width and look."""
+    """What one pass over a growing reply gave, and for which width and look.
+
+    `thinking` says that `growing` begins with the line of a thought.
+    """
 
     width: int
     look: Look
     done: list[Item]
     laid: list[Laid]
-    growing: list[Laid]
+    growing: list[Strip]
+    thinking: bool
     cpu_s: float
 
 
@@ -62,8 +69,11 @@ class Transcript(ScrollView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._items: list[Item] = []
+        self._laid: list[Laid] = []  # of each item, as soon as the width is known
         self._lines: list[Strip] = []
         self._growing: list[Strip] = []
+        self._thinking = False
+        self._unfolded = False
         self._carry: Text | None = None
         self._width = 0
         self._look: Look | None = None
@@ -83,18 +93,24 @@ class Transcript(ScrollView, can_focus=True):
 
     def clear(self) -> None:
         """Empty the view. A reply that is growing must have been ended before."""
-        self._items, self._lines, self._growing = [], [], []
+        self._items, self._laid, self._lines, self._growing = [], [], [], []
         self._carry = None
         self._updated(follow=True)
 
     def begin_reply(self, name: str) -> None:
         """Begin a reply under that name; `feed` and `end_reply` follow."""
         self.add("name", name)
-        self._reply = reply = _Reply()
+        self._reply = reply = _Reply(self._unfolded)
         self.run_worker(self._write(reply), group="reply")
 
+    def think(self, text: str, tokens: int, seconds: float) -> None:
+        """Add text, already sanitised, to the thought that the reply begins with, and its length so far."""
+        if self._reply is not None:
+            self._reply.thought_pending.append((text, tokens, seconds))
+            self._reply.wake.set()
+
     def feed(self, text: str) -> None:
-        """Add text, already sanitised, to the reply."""
+        """Add text, already sanitised, to the reply, whose thought has ended."""
         if self._reply is not None and text:
             self._reply.pending.append(text)
             self._reply.wake.set()
@@ -104,6 +120,16 @@ class Transcript(ScrollView, can_focus=True):
         if self._reply is not None:
             self._reply.ended.set()
             self._reply.wake.set()
+
+    def toggle_thoughts(self) -> None:
+        """Unfold all thoughts, also those to come, or fold them."""
+        self._unfolded = not self._unfolded
+        if self._reply is not None:
+            self._reply.unfold(self._unfolded)
+        for index, item in enumerate(self._items):
+            if isinstance(item, Thought):
+                self._items[index] = replace(item, unfolded=self._unfolded)
+        self._relay()
 
     @property
     def writing(self) -> bool:
@@ -122,9 +148,10 @@ class Transcript(ScrollView, can_focus=True):
             await reply.wake.wait()
             reply.wake.clear()
             ended = reply.ended.is_set()
-            text = "".join(reply.pending)
+            text, thoughts = "".join(reply.pending), reply.thought_pending.copy()
             reply.pending.clear()
-            result = await asyncio.to_thread(self._pass, reply.stream, text, ended)
+            reply.thought_pending.clear()
+            result = await asyncio.to_thread(self._pass, reply, thoughts, text, ended)
             self._apply(result)
             if ended:
                 break
@@ -138,24 +165,27 @@ class Transcript(ScrollView, can_focus=True):
             self._append(note)
         self._updated()
 
-    def _pass(self, stream: MarkdownStream, text: str, ended: bool) -> _Pass:
+    def _pass(self, reply: _Reply, thoughts: list[tuple[str, int, float]], text: str, ended: bool) -> _Pass:
         """Runs on another thread; touches nothing of the widget but what it reads here."""
         started, width, look, carry = time.thread_time(), self._width, self._current_look(), self._carry
-        done: list[Item] = list(stream.feed(text, ended))
-        laid, carry = _lay_out_all(done, width, look, carry)
-        growing, _ = _lay_out_all(list(stream.growing), width, look, carry)
-        return _Pass(width, look, done, laid, growing, time.thread_time() - started)
+        done = reply.advance(thoughts, text, ended)
+        laid, carry = _lay_out_all(done, width, look, carry, {})
+        growing = lay_out_growing(reply.thought, width, look) if reply.thought is not None else []
+        blocks, _ = _lay_out_all(list(reply.stream.growing), width, look, carry, {})
+        growing += _strips(blocks)
+        return _Pass(width, look, done, laid, growing, reply.thought is not None, time.thread_time() - started)
 
     def _apply(self, result: _Pass) -> None:
         if (result.width, result.look) == (self._width, self._look):
             self._items += result.done
             for laid in result.laid:
                 self._keep(laid)
-            self._growing = [strip for laid in result.growing for strip in laid.strips]
+            self._growing = result.growing
         else:  # the window changed meanwhile; the growing block follows with the next pass
             for item in result.done:
                 self._append(item)
             self._growing = []
+        self._thinking = result.thinking and bool(self._growing)
         self._updated()
 
     def _append(self, item: Item) -> None:
@@ -167,6 +197,7 @@ class Transcript(ScrollView, can_focus=True):
             self._keep(lay_out(item, self._width, self._current_look(), self._carry))
 
     def _keep(self, laid: Laid) -> None:
+        self._laid.append(laid)
         self._lines += laid.strips
         self._carry = laid.carry
 
@@ -196,11 +227,12 @@ class Transcript(ScrollView, can_focus=True):
         width, look, items = self._width, self._current_look(), list(self._items)
         if not width:
             return
-        laid, _ = await asyncio.to_thread(_lay_out_all, items, width, look, None)
+        known = {id(laid.item): laid for laid in self._laid if (laid.width, laid.look) == (width, look)}
+        laid, _ = await asyncio.to_thread(_lay_out_all, items, width, look, None, known)
         since = self._items[len(items) :]
         if self._items[: len(items)] != items or (width, look) != (self._width, self._look):
             return  # cleared, or changed again: a later pass does it
-        self._lines, self._carry = [], None
+        self._laid, self._lines, self._carry = [], [], None
         for each in laid:
             self._keep(each)
         self._items = items
@@ -211,8 +243,8 @@ class Transcript(ScrollView, can_focus=True):
         self._updated()
 
     def _updated(self, follow: bool = False) -> None:
-        self._follow = self._follow or follow
         self.virtual_size = Size(self._width, len(self._lines) + len(self._growing))
+        self._follow = self._follow or follow or self.scroll_y >= self.max_scroll_y
         self._keep_following()
         self.refresh()
 
@@ -226,6 +258,21 @@ class Transcript(ScrollView, can_focus=True):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         self._follow = new_value >= self.max_scroll_y
+
+    def on_click(self, event: events.Click) -> None:
+        """Unfold or fold the thought whose line is clicked."""
+        row = event.y + self.scroll_offset.y
+        if self.text_selection is not None:
+            return
+        if self._reply is not None and self._thinking and row == len(self._lines):
+            self._reply.unfold(not self._reply.unfolded)
+            return
+        for index, laid in enumerate(self._laid):
+            if row == 0 and isinstance(item := self._items[index], Thought):
+                self._items[index] = replace(item, unfolded=not item.unfolded)
+                self._follow = False  # the line stays where it was clicked
+                self._relay()
+            row -= len(laid.strips)
 
     # Drawing and selecting
 
@@ -274,22 +321,51 @@ class Transcript(ScrollView, can_focus=True):
 
 
 class _Reply:
-    """A reply that is growing."""
+    """A reply that is growing. `advance` runs on another thread, and `stream` and `thought` are its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, unfolded: bool) -> None:
         self.stream = MarkdownStream()
+        self.thought: GrowingThought | None = None
+        self.thought_pending: list[tuple[str, int, float]] = []
         self.pending: list[str] = []
+        self.unfolded = unfolded
         self.after: list[Note] = []
         self.wake = asyncio.Event()
         self.ended = asyncio.Event()
 
+    def unfold(self, unfolded: bool) -> None:
+        """Show the thought that the reply begins with unfolded, or folded."""
+        self.unfolded = unfolded
+        self.wake.set()
 
-def _lay_out_all(items: list[Item], width: int, look: Look, carry: Text | None) -> tuple[list[Laid], Text | None]:
+    def advance(self, thoughts: list[tuple[str, int, float]], text: str, ended: bool) -> list[Item]:
+        """Take what came; returns the items that are now finished."""
+        for thought in thoughts:
+            if self.thought is None:
+                self.thought, self.stream = GrowingThought(), MarkdownStream(gap=True)
+            self.thought.feed(*thought)
+        done: list[Item] = []
+        if self.thought is not None:
+            self.thought.unfolded = self.unfolded
+            if text or ended:
+                done.append(self.thought.ended(answered=bool(text)))
+                self.thought = None
+        return [*done, *self.stream.feed(text, ended)]
+
+
+def _lay_out_all(
+    items: list[Item], width: int, look: Look, carry: Text | None, known: Mapping[int, Laid]
+) -> tuple[list[Laid], Text | None]:
+    """Lay out items that follow each other; `known` has those that need not be, by the identity of the item."""
     laid: list[Laid] = []
     for item in items:
-        laid.append(lay_out(item, width, look, carry))
+        laid.append(known.get(id(item)) or lay_out(item, width, look, carry))
         carry = laid[-1].carry
     return laid, carry
+
+
+def _strips(laid: list[Laid]) -> list[Strip]:
+    return [strip for each in laid for strip in each.strips]
 
 
 def _selected(strip: Strip, start: int, end: int, style: Style) -> Strip:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from inference.events import (
 )
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
+from inference.thinking import ThinkingMarks
 
 MIB = 1 << 20
 
@@ -33,7 +34,7 @@ MIB = 1 << 20
 class Script:
     """What the scripted engine does. `tokens_per_s` 0 means as fast as it can; `error` is raised by `generate`.
 
-    `reason` is why a reply ends that nothing else ends.
+    `reason` is why a reply ends that nothing else ends. `thinking` marks thoughts; every prompt ends with `prompt_end`.
     """
 
     pieces: tuple[str, ...] = ("Hello", " there", "!")
@@ -47,6 +48,8 @@ class Script:
     notices: tuple[str, ...] = ()
     model: str = "Scripted-135M"
     layers: int = 4
+    thinking: ThinkingMarks | None = None
+    prompt_end: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,13 @@ class ScriptedEngine:
         layout = "ring (3 layers), paged (1 layers)" if self.kv == "auto" else self.kv
         return ScriptedInfo(self.script.model, path=path, kv_layout=layout, notices=self.script.notices)
 
+    @property
+    def thinking(self) -> ThinkingMarks | None:
+        return self.script.thinking
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        return " ".join(f"{turn['role']}: {turn['content']}" for turn in messages) + self.script.prompt_end
+
     def sequence(self) -> ScriptedSequence:
         return ScriptedSequence()
 
@@ -162,8 +172,8 @@ class ScriptedEngine:
     def tokenizer(self) -> ScriptedTokenizer:
         return ScriptedTokenizer()
 
-    def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
-        return [1, *self.tokenizer.encode(" ".join(f"{turn['role']}: {turn['content']}" for turn in messages))]
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        return [1, *self.tokenizer.encode(self.render(messages))]
 
     def kernels(self) -> list[dict[str, str]]:
         return [{"op": "attention", "variant": "reference", "reason": "NumPy, f32"}]

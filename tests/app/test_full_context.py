@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from textual.pilot import Pilot
 
-from app.conversation import Conversation, shortened
+from app.conversation import Conversation
+from app.notes import shortened
 from tests.app.scripted_engine import Script
 from tests.app.test_chat import MakeApp, answered, loaded, say, transcript, until
 
@@ -41,10 +42,10 @@ def flat(pilot: Pilot[None]) -> str:
 def test_the_oldest_questions_go_with_their_replies() -> None:
     conversation = Conversation()
     for number in range(3):
-        conversation = conversation.with_turn("user", f"q{number}").with_turn("assistant", f"a{number}")
+        conversation = conversation.with_question(f"q{number}").with_reply(f"a{number}", f"a{number}")
     rest, dropped = conversation.without_oldest(2)
     assert dropped == ("q0", "q1")
-    assert [turn["content"] for turn in rest.turns] == ["q2", "a2"]
+    assert [turn.content for turn in rest.turns] == ["q2", "a2"]
     assert conversation.without_oldest(7)[0].turns == ()
     assert Conversation().without_oldest(1) == (Conversation(), ())
 
