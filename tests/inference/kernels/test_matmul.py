@@ -60,26 +60,30 @@ def check(
     norm = rng.uniform(0.5, 1.5, (1, weight.columns)).astype(np.float32)
     out_columns = weight.rows // 2 if attributes.activation else weight.rows
     residual = rng.standard_normal((max_rows, out_columns)).astype(numpy_dtype)
+    bias = rng.standard_normal((weight.rows, 1)).astype(np.float32)
 
     x_ref = TensorRef("x", max_rows, weight.columns, dtype)  # type: ignore[arg-type]
     residual_ref = TensorRef("residual", max_rows, out_columns, dtype)  # type: ignore[arg-type]
     y_ref = TensorRef("y", max_rows, out_columns, dtype)  # type: ignore[arg-type]
     weight_ref = WeightRef(("w",), weight.rows, weight.columns)
     norm_ref = WeightRef(("norm",), 1, weight.columns)
+    bias_ref = WeightRef(("bias",), weight.rows, 1)
     placed, arrays = place_weight("w", weight, split)
     placed_norm, norm_arrays = place_weight("norm", from_dense(norm))
+    placed_bias, bias_arrays = place_weight("bias", from_dense(bias))
+    refs = [weight_ref, *[bias_ref] * attributes.bias, *[norm_ref] * (attributes.norm_eps is not None)]
     op = Op(
         "matmul", "test", 0, (x_ref, residual_ref) if attributes.residual else (x_ref,), y_ref, attributes,
-        (weight_ref, norm_ref) if attributes.norm_eps is not None else (weight_ref,),
+        tuple(refs),
     )  # fmt: skip
-    weights = {weight_ref: placed, norm_ref: placed_norm}
+    weights = {weight_ref: placed, norm_ref: placed_norm, bias_ref: placed_bias}
     context = KernelContext(gpu.caps, max_rows, "f32", 1, weights, preferences=(KernelPreference(variant, True),))
     decision = matmul.choose(op, context)
     assert decision.variant == variant
     dispatches = matmul.dispatches(op, decision, context)
     used = {binding for dispatch in dispatches for binding in dispatch.bindings}
     inputs = {tensor(x_ref): x, tensor(residual_ref): residual, STATE: np.array([0, rows], np.uint32)}
-    inputs |= arrays | norm_arrays
+    inputs |= arrays | norm_arrays | bias_arrays
     found = run(
         gpu,
         dispatches,
@@ -91,9 +95,12 @@ def check(
     if attributes.norm_eps is not None:
         wide = cpu.rmsnorm(wide, norm[0], attributes.norm_eps)
     expected = wide @ weight.dequantize().T
+    if attributes.bias:
+        expected = expected + bias[:, 0]
     if attributes.activation:
         gate, up = np.split(expected, 2, axis=1)
         expected = cpu.activate(gate, attributes.activation) * up
+    expected = attributes.scale * expected
     if attributes.residual:
         expected = expected + residual[:rows].astype(np.float32)
     error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
@@ -128,6 +135,8 @@ def test_every_reference_block(gpu: Gpu, case: str) -> None:
         Matmul(residual=True),
         Matmul(norm_eps=1e-6, activation="silu"),
         Matmul(norm_eps=1e-6, activation="gelu_tanh", residual=True),
+        Matmul(scale=0.25, bias=True, residual=True),
+        Matmul(scale=3.0, bias=True, norm_eps=1e-5, activation="silu", residual=True),
     ],
 )
 def test_every_fused_piece(gpu: Gpu, attributes: Matmul, dtype: str) -> None:
@@ -144,6 +153,13 @@ def test_parts_fill_their_own_columns(gpu: Gpu) -> None:
     for variant in gemv_variants(gpu):
         check(gpu, weight, Matmul(), variant, rows=1, max_rows=1, split=3)
     check(gpu, weight, Matmul(residual=True), "tiled", rows=33, max_rows=64, split=3)
+
+
+def test_parts_add_their_own_biases(gpu: Gpu) -> None:
+    weight = make_weight("Q8_0", 192, 64, np.random.default_rng(6))
+    for variant in gemv_variants(gpu):
+        check(gpu, weight, Matmul(bias=True), variant, rows=1, max_rows=1, split=3)
+    check(gpu, weight, Matmul(bias=True, scale=0.5), "tiled", rows=33, max_rows=64, split=3)
 
 
 def test_small_workgroup_memory_takes_a_smaller_tile(gpu: Gpu) -> None:

@@ -164,7 +164,7 @@ def test_kv_append(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("attributes", [Add(), ActivationGate("silu"), ActivationGate("gelu_tanh")])
+@pytest.mark.parametrize("attributes", [Add(), Add(0.25), ActivationGate("silu"), ActivationGate("gelu_tanh")])
 def test_binary(gpu: Gpu, dtype: DType, attributes: Add | ActivationGate) -> None:
     rng = np.random.default_rng(4)
     both = TensorRef("both", 3, 150, dtype)
@@ -174,9 +174,11 @@ def test_binary(gpu: Gpu, dtype: DType, attributes: Add | ActivationGate) -> Non
     inputs = {tensor(both): values, STATE: np.array([0, 2], np.uint32)}
     found = run_op(gpu, op, inputs, {tensor(y): ((3, 75), np.float32)}, {})[tensor(y)][:2]
     left, right = values[:2, :75].astype(np.float32), values[:2, 75:].astype(np.float32)
-    close(
-        found, left + right if isinstance(attributes, Add) else cpu.activate(left, attributes.activation) * right, "f32"
-    )
+    if isinstance(attributes, Add):
+        expected = attributes.scale * left + right
+    else:
+        expected = cpu.activate(left, attributes.activation) * right
+    close(found, expected, "f32")
 
 
 def test_softcap_survives_large_values(gpu: Gpu) -> None:
