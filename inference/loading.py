@@ -102,7 +102,7 @@ def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> Op
     executor, dtype = make_executor(config, files.store, choice, groups, options, notices)
     try:
         executor.load(lambda done, total: progress(Loading("weights", done, total)))
-        executor.set_adapters(read_adapters(config, options.loras))
+        executor.set_adapters(read_adapters(config, options.loras, progress))
     except BaseException:
         executor.close()
         raise
@@ -133,19 +133,31 @@ def locate(name: str | Path, progress: Progress) -> Path:
     return hub.fetch(hub.resolve(str(name), load_catalog(), store), store, progress)
 
 
-def read_adapters(
-    config: ModelConfig, loras: Sequence[tuple[str | Path, float]], known: AdapterSet | None = None
-) -> AdapterSet:
-    """The adapters at the paths given, each with its strength; those of `known` are not read again.
+def locate_adapter(name: str | Path, progress: Progress) -> Path:
+    """The adapter's file or folder, fetched where it is not on this machine.
 
-    Raises BadAdapter, also for a strength that is no finite number.
+    Raises BadAdapter, ModelNotFound, FetchFailed or Cancelled.
+    """
+    store = hub.default_store()
+    return hub.fetch(hub.resolve_adapter(str(name), store), store, progress)
+
+
+def read_adapters(
+    config: ModelConfig,
+    loras: Sequence[tuple[str | Path, float]],
+    progress: Progress,
+    known: AdapterSet | None = None,
+) -> AdapterSet:
+    """The adapters of these names, each with its strength; those of `known` are not read again.
+
+    Raises BadAdapter, also for a strength that is no finite number, and the errors of `locate_adapter`.
     """
     held = {each.adapter.path: each.adapter for each in known.applied} if known else {}
     applied = []
     for name, strength in loras:
         if not isfinite(strength):
             raise BadAdapter(f"adapter {name}: its scale is {strength}, expected a number such as 0.5")
-        path = Path(name).expanduser()
+        path = locate_adapter(name, progress)
         applied.append(AppliedAdapter(held.get(path) or read_adapter(path, config), float(strength)))
     return AdapterSet(config, tuple(applied))
 

@@ -1,19 +1,21 @@
 """What of a repository can be run: groups its files into choices, and picks the one that a name means.
 
-A choice is one GGUF file, one GGUF split into parts (`-00001-of-00003.gguf`), or the repository's safetensors with
-their config and tokenizer. Works on file names and sizes alone, so that it reads a hub's listing, a snapshot in the
-hub's cache and a folder in the same way. https://huggingface.co/docs/transformers names the files of a safetensors set.
+A model is one GGUF file, one GGUF split into parts (`-00001-of-00003.gguf`), or the repository's safetensors with
+their config and tokenizer; a LoRA adapter is one GGUF file or the two files that PEFT saves. Works on file names and
+sizes alone, so that it reads a hub's listing, a snapshot in the hub's cache and a folder in the same way.
+https://huggingface.co/docs/transformers names the files of a safetensors set, and
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md GGUF files of adapters: they end in `-LoRA.gguf`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-SAFETENSORS = "safetensors"
-"""The label of a choice that is not one GGUF but a folder of files."""
+SAFETENSORS, PEFT = "safetensors", "PEFT"
+"""The labels of choices that are not one GGUF but a folder of files: a model, an adapter."""
 
 # Best first: the usual compromise of size and quality, then what is near it, then small ones, then the large ones.
 PREFERRED = (
@@ -29,14 +31,15 @@ WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 INDEX = "model.safetensors.index.json"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 EXTRAS = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja")
+PEFT_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One model of a repository.
+    """One model or adapter of a repository.
 
-    `name` is what `hub.resolve` takes, `label` the quantisation (or "safetensors", or a GGUF's own name where that
-    tells none), `files` what is fetched, in that order, `bytes` their size in all.
+    `name` is what `hub.resolve` takes, `label` the quantisation (or "safetensors" or "PEFT", or a GGUF's own name where
+    that tells none), `files` what is fetched, in that order, `bytes` their size in all.
     """
 
     name: str
@@ -46,24 +49,31 @@ class Choice:
 
     @property
     def is_folder(self) -> bool:
-        """Whether the model is the folder of its files; else it is its first file."""
-        return self.label == SAFETENSORS
+        """Whether it is the folder of its files; else it is its first file."""
+        return self.label in (SAFETENSORS, PEFT)
 
 
 def list_choices(sizes: Mapping[str, int], repo: str = "", revision: str = "main") -> tuple[Choice, ...]:
-    """The choices among files of these names and sizes in bytes: GGUFs by name, then safetensors.
+    """The models among files of these names and sizes in bytes: GGUFs by name, then safetensors.
 
-    A set that lacks a part is no choice, nor are vision projectors (mmproj) and importance matrices (imatrix).
+    A set that lacks a part is no choice, nor are vision projectors (mmproj), importance matrices (imatrix), adapters.
     """
-    at = "" if revision == "main" else f"@{revision}"
-
-    def choice(label: str, files: Sequence[str], of_name: str) -> Choice:
-        return Choice(f"{repo}{of_name}{at}", label, tuple(files), sum(sizes[file] for file in files))
-
-    found = [choice(_label(files[0]), files, f"/{files[0]}") for files in _gguf_sets(sizes)]
+    sets = [(_label(files[0]), f"/{files[0]}", files) for files in _gguf_sets(sizes)]
     if files := _safetensors_set(sizes):
-        found.append(choice(SAFETENSORS, files, f":{SAFETENSORS}"))
-    return tuple(found)
+        sets.append((SAFETENSORS, f":{SAFETENSORS}", files))
+    return _choices(sets, sizes, repo, revision)
+
+
+def list_adapters(sizes: Mapping[str, int], repo: str = "", revision: str = "main") -> tuple[Choice, ...]:
+    """The LoRA adapters among files of these names and sizes in bytes, best first.
+
+    The one that PEFT saved, then GGUFs by name: those called adapters, or else any, since not all are.
+    """
+    ggufs = sorted(name for name in sizes if name.lower().endswith(".gguf") and not PART.search(name))
+    sets = [(_label(name), f"/{name}", [name]) for name in [name for name in ggufs if _is_adapter(name)] or ggufs]
+    if sizes.keys() >= set(PEFT_FILES):
+        sets.insert(0, (PEFT, f":{PEFT}", list(PEFT_FILES)))
+    return _choices(sets, sizes, repo, revision)
 
 
 def choose(choices: Sequence[Choice], file: str | None = None, quantization: str | None = None) -> Choice:
@@ -93,9 +103,20 @@ def choose(choices: Sequence[Choice], file: str | None = None, quantization: str
     return fitting[0]
 
 
+def choose_adapter(choices: Sequence[Choice], file: str | None = None, quantization: str | None = None) -> Choice:
+    """As `choose`, for adapters: without a name it is the one that PEFT saved, or the only one."""
+    if not choices:
+        raise LookupError(f"has no adapter: neither {' and '.join(PEFT_FILES)}, nor a GGUF")
+    if file is not None or quantization is not None:
+        return choose(choices, file, quantization)
+    if len(choices) > 1 and not choices[0].is_folder:
+        raise LookupError(f"has several adapters: {describe(choices)}; name the file")
+    return choices[0]
+
+
 def describe(choices: Sequence[Choice]) -> str:
     """Choices in one line of a message."""
-    return ", ".join(f"{choice.files[0]}" if not choice.is_folder else SAFETENSORS for choice in choices)
+    return ", ".join(f"{choice.files[0]}" if not choice.is_folder else choice.label for choice in choices)
 
 
 def lacking_parts(names: Collection[str], file: str) -> tuple[str, ...]:
@@ -104,6 +125,17 @@ def lacking_parts(names: Collection[str], file: str) -> tuple[str, ...]:
     if match is None:
         return ()
     return tuple(part for part in _part_names(file, match) if part not in names)
+
+
+def _choices(
+    sets: Iterable[tuple[str, str, Sequence[str]]], sizes: Mapping[str, int], repo: str, revision: str
+) -> tuple[Choice, ...]:
+    """Choices of sets, each with its label, what follows the repository in its name, and its files."""
+    at = "" if revision == "main" else f"@{revision}"
+    return tuple(
+        Choice(f"{repo}{ending}{at}", label, tuple(files), sum(sizes[file] for file in files))
+        for label, ending, files in sets
+    )
 
 
 def _part_names(file: str, match: re.Match[str]) -> list[str]:
@@ -134,7 +166,11 @@ def _safetensors_set(names: Mapping[str, int]) -> list[str]:
 def _is_model(name: str) -> bool:
     base = PurePosixPath(name).name.lower()
     # A model quantised with the help of an importance matrix may say so, but names its quantisation too.
-    return "mmproj" not in base and ("imatrix" not in base or _label(name) != _stem(name))
+    return "mmproj" not in base and ("imatrix" not in base or _label(name) != _stem(name)) and not _is_adapter(name)
+
+
+def _is_adapter(name: str) -> bool:
+    return _stem(name).lower().endswith("-lora")
 
 
 def _stem(name: str) -> str:

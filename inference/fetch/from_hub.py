@@ -1,4 +1,4 @@
-"""Ask the Hugging Face hub, and fetch models from it into the cache that all programs share."""
+"""Ask the Hugging Face hub, and fetch models and adapters from it into the cache that all programs share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fetch_from_hub(
     notice: Callable[[str], None],
     cancelled: Callable[[], bool],
 ) -> Path:
-    """Download the source's model into the hub cache `cache`; return its first GGUF file, or its folder.
+    """Download what the source names into the hub cache `cache`; return its first GGUF file, or its folder.
 
     `progress` gets bytes done and in all of all its files. Raises FetchFailed or ModelNotFound, with a reason that
     reads on after the source's name, and Cancelled; nothing half-written is left. huggingface_hub resumes a broken
@@ -59,6 +59,7 @@ def _ask(
 ) -> dict[str, Any]:
     request = {
         "action": action,
+        "kind": source.kind,
         "repo": source.repo,
         "file": source.file,
         "quantization": source.quantization,

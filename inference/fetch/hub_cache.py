@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference.catalog import HubSource
-from inference.fetch.choices import Choice, choose, list_choices
+from inference.fetch.choices import Choice, choose, choose_adapter, list_adapters, list_choices
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,27 @@ class CachedModel:
 
 
 def find_in_hub_cache(source: HubSource, cache: Path) -> Path | None:
-    """The source's model in the hub cache, where all its files are in the snapshot of its revision."""
+    """What the source names in the hub cache, where all its files are in the snapshot of its revision."""
     from huggingface_hub.file_download import repo_folder_name
 
     folder = cache / repo_folder_name(repo_id=source.repo, repo_type="model")
     ref = folder / "refs" / source.revision
     snapshot = folder / "snapshots" / (ref.read_text().strip() if ref.is_file() else source.revision)
-    choices = list_choices(_sizes(snapshot))
+    sizes = _sizes(snapshot)
     try:
-        return model_path(snapshot, choose(choices, source.file, source.quantization))
+        if source.kind == "adapter":
+            choice = choose_adapter(list_adapters(sizes), source.file, source.quantization)
+        else:
+            choice = choose(list_choices(sizes), source.file, source.quantization)
+        return model_path(snapshot, choice)
     except LookupError:
         return None
+
+
+def repository_of(snapshot: Path) -> str | None:
+    """The repository, as org/repo, whose snapshot in the hub cache this folder is; None for any other folder."""
+    kind, *parts = snapshot.parent.parent.name.split("--")
+    return "/".join(parts) if snapshot.parent.name == "snapshots" and kind == "models" else None
 
 
 def cached_models(cache: Path) -> tuple[CachedModel, ...]:

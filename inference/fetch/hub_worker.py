@@ -1,9 +1,9 @@
 """The child process that asks the Hugging Face hub and downloads from it into its shared cache.
 
-Its one argument is a JSON object: `action` ("list" or "fetch"), `repo`, `file` and `quantization` (or null),
-`revision`, `cache` (folder) and `sha256` (of the one file, or null). It writes one JSON object a line: `{"notice"}` and
-`{"done", "total"}` in bytes while it works, then `{"path"}`, `{"files", "license"}` or `{"error", "missing"}`; an error
-reads on after the source's name.
+Its one argument is a JSON object: `action` ("list" or "fetch"), `kind` ("model" or "adapter"), `repo`, `file` and
+`quantization` (or null), `revision`, `cache` (folder) and `sha256` (of the one file, or null). It writes one JSON object
+a line: `{"notice"}` and `{"done", "total"}` in bytes while it works, then `{"path"}`, `{"files", "license"}` or
+`{"error", "missing"}`; an error reads on after the source's name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from inference.errors import FetchFailed
-from inference.fetch.choices import Choice, choose, list_choices
+from inference.fetch.choices import Choice, choose, choose_adapter, list_adapters, list_choices
 from inference.fetch.disk import megabytes, require_room
 from inference.fetch.hub_errors import Refused, explain
 from inference.fetch.hub_leftovers import remove_leftovers
@@ -47,7 +47,7 @@ def license_of(info: Any) -> str | None:
 
 
 def fetch(request: dict[str, Any]) -> Path:
-    """Download what of a choice's files is not cached, check each against its SHA-256, return the model's path."""
+    """Download what of a choice's files is not cached, check each against its SHA-256, return the choice's path."""
     import huggingface_hub
     from huggingface_hub import constants
 
@@ -87,12 +87,13 @@ def fetch(request: dict[str, Any]) -> Path:
 
 def the_choice(request: dict[str, Any], sizes: dict[str, int]) -> Choice:
     """What the request means; where that was a choice among several, it is said."""
-    choices = list_choices(sizes)
+    adapter = request["kind"] == "adapter"
+    choices = list_adapters(sizes) if adapter else list_choices(sizes)
     try:
-        choice = choose(choices, request["file"], request["quantization"])
+        choice = (choose_adapter if adapter else choose)(choices, request["file"], request["quantization"])
     except LookupError as error:
         raise Refused(str(error), missing=True) from error
-    if request["file"] is None and len(choices) > 1:
+    if not adapter and request["file"] is None and len(choices) > 1:
         what = f"{choice.label}, {len(choice.files)} files" if len(choice.files) > 1 else choice.files[0]
         text = f"{request['repo']}: chose {what} ({megabytes(choice.bytes)}) of {len(choices)} models"
         say({"notice": f"{text}; `chat models info {request['repo']}` lists them"})

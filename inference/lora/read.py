@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from inference.errors import BadAdapter, GlasschatError, ModelNotFound
+from inference.fetch.hub_cache import repository_of
 from inference.formats.gguf import GGUFFile, open_gguf
 from inference.formats.json_files import read_json
 from inference.lora import peft
@@ -39,7 +40,7 @@ def _read_peft(folder: Path, config: ModelConfig) -> Adapter:
     parts = assign(config, names.weights, pairs, folder)
     if config.layers[0].rope.interleaved:
         parts = pair_rows(config, parts, to_pairs=True)
-    return Adapter(folder.name, folder, parts)
+    return Adapter(repository_of(folder) or folder.name, folder, parts)
 
 
 def _read_gguf(path: Path, config: ModelConfig) -> Adapter:

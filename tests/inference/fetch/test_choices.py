@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference.fetch.choices import choose, list_choices
+from inference.fetch.choices import choose, choose_adapter, list_adapters, list_choices
 
 SPLIT = [f"m-Q8_0-0000{number}-of-00002.gguf" for number in (1, 2)]
 SAFETENSORS = ["config.json", "tokenizer.json", "model.safetensors"]
@@ -20,6 +20,7 @@ def of(*names: str):
         (SPLIT[1:], []),
         (["mmproj-F16.gguf", "m-mmproj-f16.gguf", "imatrix_unsloth.gguf", "m.imatrix.gguf"], []),
         (["m-imatrix-Q4_0.gguf"], ["m-imatrix-Q4_0.gguf"]),
+        (["m-F16-LoRA.gguf", "m-lora-merged-F16.gguf"], ["m-lora-merged-F16.gguf"]),
         (SAFETENSORS, ["config.json"]),
         (["m.gguf", *SAFETENSORS], ["m.gguf", "config.json"]),
         (SAFETENSORS[1:], []),
@@ -82,3 +83,37 @@ def test_what_fits_none_or_several_is_refused_with_what_there_is() -> None:
         choose(choices, quantization="Q4_K")
     with pytest.raises(LookupError, match="neither a GGUF, nor safetensors with config and tokenizer"):
         choose(())
+
+
+PEFT = ["adapter_config.json", "adapter_model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("names", "quantization", "expected"),
+    [
+        ([*PEFT, "README.md", "tokenizer.json"], None, PEFT),
+        (["m-Q4_K_M.gguf", "a-F16-LoRA.gguf", *PEFT], None, PEFT),
+        (["m-Q4_K_M.gguf", "a-F16-LoRA.gguf"], None, ["a-F16-LoRA.gguf"]),
+        (["adapter.gguf", "adapter_config.json"], None, ["adapter.gguf"]),
+        (["a-Q8_0.gguf", "a-F16.gguf"], "q8_0", ["a-Q8_0.gguf"]),
+        (["a.gguf", *PEFT], "peft", PEFT),
+    ],
+)
+def test_the_adapter_of_a_repository(names, quantization, expected) -> None:
+    adapters = list_adapters(dict.fromkeys(names, 10), "org/repo")
+    chosen = choose_adapter(adapters, None, quantization)
+    assert chosen.files == tuple(expected) and chosen.is_folder is (expected == PEFT)
+
+
+@pytest.mark.parametrize(
+    ("names", "file", "message"),
+    [
+        (["a-F16.gguf", "b-F16.gguf"], None, r"several adapters: a-F16\.gguf, b-F16\.gguf; name the file"),
+        (SAFETENSORS, None, "has no adapter: neither adapter_config.json and adapter_model.safetensors, nor a GGUF"),
+        (PEFT[1:], None, "has no adapter"),
+        (PEFT, "a.gguf", "has no whole a.gguf; it has PEFT"),
+    ],
+)
+def test_a_repository_without_that_one_adapter(names, file, message) -> None:
+    with pytest.raises(LookupError, match=message):
+        choose_adapter(list_adapters(dict.fromkeys(names, 10)), file)
