@@ -90,13 +90,16 @@ class Engine:
         """An empty KV state."""
         return Sequence(self._executor, self._executor.new_cache(self.info.context))
 
-    def render(self, messages: Messages, add_generation_prompt: bool = True) -> str:
-        """The conversation as the model's template writes it. Raises BadTemplate."""
-        return self._template.render(messages, add_generation_prompt)
+    def render(self, messages: Messages, add_generation_prompt: bool = True, **variables: Any) -> str:
+        """The conversation as the model's template writes it. Raises BadTemplate.
 
-    def encode_chat(self, messages: Messages, add_generation_prompt: bool = True) -> list[int]:
+        `variables` are what templates know besides, such as `tools` or `enable_thinking`.
+        """
+        return self._template.render(messages, add_generation_prompt, **variables)
+
+    def encode_chat(self, messages: Messages, add_generation_prompt: bool = True, **variables: Any) -> list[int]:
         """Token ids of a conversation; what people wrote never yields special tokens. Raises BadTemplate."""
-        return encode_chat(self._template, self.tokenizer, messages, add_generation_prompt)
+        return encode_chat(self._template, self.tokenizer, messages, add_generation_prompt, **variables)
 
     def logits(self, ids: Ids[int], positions: Ids[int] | None = None) -> np.ndarray:
         """Logits after each of `ids` in a fresh sequence, float32 (n, vocab); only the rows in `positions` if given."""

@@ -14,6 +14,8 @@ from inference.catalog import load_catalog
 from inference.errors import BadAdapter, ContextFull, DeviceUnavailable
 from inference.events import Loading, Notice
 from inference.executor import Executor
+from inference.fit import require_fit
+from inference.fit_target import FitTarget, cpu_target, webgpu_target
 from inference.formats.gguf import GGUFFile
 from inference.kernels.base import parse_preference
 from inference.kv.choose import choose_layouts
@@ -23,7 +25,6 @@ from inference.lora.read import read_adapter
 from inference.model_files import ModelFiles, open_files
 from inference.model_text import ModelText, text_from_folder, text_from_gguf
 from inference.models.config import ModelConfig
-from inference.plan.ops import DType
 from inference.weights import Precision, WeightStore
 
 Device = Literal["auto", "webgpu", "cpu"]
@@ -99,7 +100,9 @@ def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> Op
     notices = [*files.notices, *text.notices]
     choice = choose_device(options.device)
     groups = choose_layouts(config, options.kv)
-    executor, dtype = make_executor(config, files.store, choice, groups, options, notices)
+    target = fit_target(choice, options)
+    require_fit(files, context, options.kv, target)
+    executor, dtype = make_executor(config, files.store, choice, groups, target, options, notices)
     try:
         executor.load(lambda done, total: progress(Loading("weights", done, total)))
         executor.set_adapters(read_adapters(config, options.loras, progress))
@@ -203,11 +206,21 @@ def choose_device(wanted: Device) -> DeviceChoice:
     return DeviceChoice("webgpu", "asked for" if wanted == "webgpu" else report.reason, adapter, report)
 
 
+def fit_target(choice: DeviceChoice, options: OpenOptions) -> FitTarget:
+    """The device as the fit of a model is measured on it, with the dtypes that it will store in."""
+    if choice.device == "cpu":
+        return cpu_target()
+    from inference.gpu.device import expected_caps
+
+    return webgpu_target(expected_caps(choice.report), choice.report.type, options.dtype, options.gpu_memory)
+
+
 def make_executor(
     config: ModelConfig,
     store: WeightStore,
     choice: DeviceChoice,
     groups: Sequence[LayerGroup],
+    target: FitTarget,
     options: OpenOptions,
     notices: list[str],
 ) -> tuple[Any, str]:
@@ -222,10 +235,7 @@ def make_executor(
         return NumpyExecutor(config, store, groups), "f32"
     from inference.gpu.executor import WebGpuExecutor
 
-    f16 = "shader-f16" in choice.report.features
-    dtype: DType = "f16" if options.dtype == "f16" else "f32"
-    # Keys and values in f16 halve the cache and lose nothing that sampling would notice; activations may overflow.
-    kv_dtype: DType = "f16" if options.dtype == "auto" and f16 and not choice.report.software else dtype
+    dtype, kv_dtype = target.dtype, target.kv_dtype
     executor = WebGpuExecutor(
         config,
         store,

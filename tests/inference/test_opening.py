@@ -127,8 +127,8 @@ def test_a_cache_that_grows_keeps_what_it_holds(llama: Path, device: Any, kv: st
 
 def test_a_bias_that_would_be_left_out_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     source = tiny("llama") / "gguf" / "model-f16.gguf"
-    path = rewrite(source, tmp_path / "biased.gguf", tensors={"blk.0.attn_q.bias": np.ones(64, np.float32)})
-    with pytest.raises(UnsupportedModel, match=r"biased\.gguf: tensor blk\.0\.attn_q\.bias is a bias"):
+    path = rewrite(source, tmp_path / "biased.gguf", tensors={"blk.1.attn_q.bias": np.ones(64, np.float32)})
+    with pytest.raises(UnsupportedModel, match=r"biased\.gguf: tensor blk\.1\.attn_q\.bias is a bias"):
         Engine.open(path, device="cpu")
 
 
@@ -171,7 +171,7 @@ def test_an_unknown_family(tiny: Tiny, tmp_path: Path) -> None:
     path = rewrite(
         tiny("llama") / "gguf" / "model-f16.gguf", tmp_path / "m.gguf", metadata={"general.architecture": "mamba"}
     )
-    with pytest.raises(UnsupportedModel, match="'mamba' is not supported"):
+    with pytest.raises(UnsupportedModel, match="'mamba', a family that is not supported; the known families are"):
         Engine.open(path, device="cpu")
 
 
@@ -232,14 +232,18 @@ def test_a_kernel_that_does_not_exist(llama: Path) -> None:
 
 @pytest.mark.gpu
 def test_too_little_memory_for_the_weights(llama: Path) -> None:
-    with pytest.raises(DoesNotFit, match=r"the limit is 100,000; choose a smaller model") as caught:
+    with pytest.raises(DoesNotFit, match="does not fit") as caught:
         Engine.open(llama, device="webgpu", gpu_memory=100_000)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kv", ["contiguous", "paged"])
-def test_too_little_memory_to_grow_leaves_the_cache_as_it_was(llama: Path, kv: str) -> None:
+def test_too_little_memory_to_grow_leaves_the_cache_as_it_was(
+    llama: Path, kv: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Such a model is refused when it is opened; the cache has to bear it all the same.
+    monkeypatch.setattr("inference.loading.require_fit", lambda *_: None)
     measured = Engine.open(llama, device="webgpu", kv=kv, dtype="f32", context=3000, extend_context=True)
     sequence = measured.sequence()
     sequence.append(IDS)
