@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from math import prod
 from typing import Literal
 
+import numpy as np
+
 from inference.errors import BadModelFile, UnsupportedModel
 from inference.formats.planar import FORMATS, PlanarTensor, concat_rows, from_dense, from_ggml, widen
 from inference.formats.quantize import quantize
-from inference.formats.tensors import TensorFile, TensorInfo
+from inference.formats.tensors import TensorFile
 from inference.models.config import ModelConfig, StoredWeight
 from inference.plan.fuse import common_format
 from inference.plan.ops import Plan, WeightRef
@@ -33,15 +35,11 @@ class WeightStore:
     def __init__(self, file: TensorFile, config: ModelConfig, precision: Precision = "auto") -> None:
         self._file = file
         self._stored = stored = config.weights
-        held = {
-            canonical: _format(file, each.tensors[0])
-            for canonical, each in stored.items()
-            if each.tensors[0] in file.tensors
-        }
+        held = {canonical: _format(file, each) for canonical, each in stored.items() if each.tensors[0] in file.tensors}
         wanted = PRECISION_FORMATS.get(precision)
         self.formats = {
             name: wanted
-            if wanted and not name.endswith(KEPT) and _convertible(file.tensors[stored[name].tensors[0]], wanted)
+            if wanted and not name.endswith(KEPT) and _convertible(file, stored[name], wanted)
             else format_name
             for name, format_name in held.items()
         }
@@ -71,13 +69,11 @@ class WeightStore:
 
     def _load(self, source: str, format_name: str, columns: int) -> PlanarTensor:
         stored = self._stored[source]
-        info = self._file.tensors[stored.tensors[0]]
-        if _is_vector(info):
-            data = self._file.data(stored.tensor)
-            # (1, columns) for a norm, (rows, 1) for a bias, which may be a stretch of a longer one.
-            vector = from_ggml(info.type, data, 1, info.shape[0]).dequantize()[0] + stored.offset
-            length = stored.rows * columns
-            return from_dense(vector[stored.first_row * columns :][:length].reshape(stored.rows, columns))
+        if stored.vector:
+            info, data = self._file.tensors[stored.tensor], self._file.data(stored.tensor)
+            # (1, columns) for a norm, (rows, 1) for a bias, which may be a part of a longer one.
+            vector = from_ggml(info.type, data, 1, prod(info.shape)).dequantize().reshape(-1, columns)
+            return from_dense(_rows_of(vector, stored, stored.rows) + np.float32(stored.offset))
         parts = [self._load_rows(name, stored, columns, self.formats[source]) for name in stored.tensors]
         tensor = parts[0] if len(parts) == 1 else concat_rows(parts)
         return tensor if tensor.format.name == format_name else widen(tensor, format_name)
@@ -85,11 +81,15 @@ class WeightStore:
     def _load_rows(self, name: str, stored: StoredWeight, columns: int, format_name: str) -> PlanarTensor:
         """The rows of a weight that lie in one tensor, which may be a stack of matrices, quantised if asked for."""
         info = self._file.tensors[name]
-        row_bytes = info.nbytes // prod(info.shape[:-1])
+        data = self._file.data(name)
+        if stored.transposed:
+            words = data.view(f"u{info.nbytes // prod(info.shape)}").reshape(info.shape)
+            data = np.ascontiguousarray(words.swapaxes(-1, -2)).view(np.uint8)
         rows = stored.rows // len(stored.tensors)
-        data = self._file.data(name)[stored.first_row * row_bytes :][: rows * row_bytes]
-        tensor = from_ggml(info.type, data, rows, columns)
-        if not _convertible(info, format_name):
+        # (rows of the tensor, bytes of a row)
+        held = data.reshape(-1, info.nbytes * columns // prod(info.shape))
+        tensor = from_ggml(info.type, _rows_of(held, stored, rows).reshape(-1), rows, columns)
+        if not _convertible(self._file, stored, format_name):
             return tensor
         try:
             return quantize(tensor, format_name)
@@ -99,13 +99,16 @@ class WeightStore:
     def _check(self, stored: StoredWeight, ref: WeightRef) -> None:
         where = self._file.path.name
         # A tensor that several weights share has the rows of all of them.
-        rows = max(w.first_row + w.rows for w in self._stored.values() if w.tensor == stored.tensor)
-        expected: tuple[int, ...] = (rows, ref.columns)
-        if 1 in expected:
-            expected = (rows * ref.columns,)
-        elif stored.experts:
-            one = (rows // stored.experts, ref.columns)
-            expected = one if len(stored.tensors) > 1 else (stored.experts, *one)
+        sharing = [w for w in self._stored.values() if w.tensor == stored.tensor]
+        rows = max(w.first_row // w.row_step * w.row_step + w.rows * w.row_step for w in sharing)
+        experts = stored.experts or 1
+        expected: tuple[int, ...] = (rows // experts, ref.columns)
+        if stored.vector:
+            expected = (rows // experts * ref.columns,)
+        elif stored.transposed:
+            expected = expected[::-1]
+        if stored.experts and len(stored.tensors) == 1:
+            expected = (experts, *expected)
         for name in stored.tensors:
             info = self._file.tensors.get(name)
             if info is None:
@@ -120,23 +123,21 @@ class WeightStore:
                 )
 
 
-def _is_vector(info: TensorInfo) -> bool:
-    return len(info.shape) == 1
+def _rows_of(matrix: np.ndarray, stored: StoredWeight, rows: int) -> np.ndarray:
+    """The `rows` rows of a tensor that belong to a weight."""
+    return matrix[stored.first_row :: stored.row_step][:rows]
 
 
-def _convertible(info: TensorInfo, format_name: str) -> bool:
-    """Whether `format_name` can be made of a tensor at load: of a matrix of floats whose rows fill whole groups."""
-    form = FORMATS[format_name]
-    dense = info.type.lower() in FORMATS and FORMATS[info.type.lower()].dense
-    return (
-        not _is_vector(info)
-        and dense
-        and info.type.lower() != form.name
-        and info.shape[-1] % (form.group_size or 1) == 0
-    )
+def _convertible(file: TensorFile, stored: StoredWeight, format_name: str) -> bool:
+    """Whether `format_name` can be made of a weight at load: of a matrix of floats whose rows fill whole groups."""
+    info = file.tensors[stored.tensors[0]]
+    held, wanted = FORMATS[info.type.lower()], FORMATS[format_name]
+    columns = info.shape[-2 if stored.transposed else -1]
+    return not stored.vector and held.dense and held != wanted and columns % (wanted.group_size or 1) == 0
 
 
-def _format(file: TensorFile, name: str) -> str:
+def _format(file: TensorFile, stored: StoredWeight) -> str:
+    name = stored.tensors[0]
     info = file.tensors[name]
     if info.type.lower() not in FORMATS:
         known = ", ".join(known.upper() for known in FORMATS)
@@ -144,4 +145,4 @@ def _format(file: TensorFile, name: str) -> str:
             f"{file.path.name}: tensor {name} has type {info.type}, which is not supported (only {known}); "
             "use another quantisation of this model, such as Q8_0 or Q4_K_M"
         )
-    return "f32" if _is_vector(info) else info.type.lower()
+    return "f32" if stored.vector else info.type.lower()

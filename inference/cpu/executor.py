@@ -228,9 +228,10 @@ class NumpyExecutor:
             case Attention() as attention:
                 first = 0 if attention.window is None else max(0, cache.length - attention.window + 1)
                 k, v = cache.store(_layer(op)).view(_layer(op), first, cache.length + rows)
-                return cpu.attention(inputs[0], k, v, cache.length, attention, first)
+                sinks = weights[0][:, 0] if attention.sinks else None
+                return cpu.attention(inputs[0], k, v, cache.length, attention, first, sinks)
             case ActivationGate(activation):
-                return cpu.activate(inputs[0], activation) * inputs[1]
+                return cpu.gate(inputs[0], inputs[1], activation)
             case Route() as route:
                 return cpu.route(inputs[0], route)
             case ExpertMatmul() as experts:
@@ -265,7 +266,7 @@ def _matmul(matmul: Matmul, inputs: list[np.ndarray], weights: list[np.ndarray])
         product += inputs[1] @ weights[2 if matmul.bias else 1].T
     if matmul.activation is not None:
         gate, up = np.split(product, 2, axis=1)
-        product = cpu.activate(gate, matmul.activation) * up
+        product = cpu.gate(gate, up, matmul.activation)
     if matmul.scale != 1:
         product *= np.float32(matmul.scale)
     return product + inputs[-1] if matmul.residual else product

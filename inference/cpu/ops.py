@@ -6,10 +6,11 @@ Dimension letters: T rows, D hidden_size, H num_heads, K num_kv_heads, G = H / K
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
-from inference.models.config import Activation
+from inference.models.config import Activation, ClampedSwiglu
 from inference.plan.ops import Attention, ExpertMatmul, Route
 
 
@@ -20,7 +21,15 @@ def rmsnorm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     return (groups * scale * weight).reshape(x.shape)
 
 
-def activate(x: np.ndarray, activation: Activation) -> np.ndarray:
+def gate(gate: np.ndarray, up: np.ndarray, activation: Activation) -> np.ndarray:
+    """What a feed-forward part makes of its two projections (GLU variants: arXiv:2002.05202), elementwise."""
+    if isinstance(activation, ClampedSwiglu):
+        gate, up = np.minimum(gate, activation.limit), np.clip(up, -activation.limit, activation.limit)
+        return activate(np.float32(activation.alpha) * gate, "silu") / np.float32(activation.alpha) * (up + 1)
+    return activate(gate, activation) * up
+
+
+def activate(x: np.ndarray, activation: Literal["silu", "gelu_tanh"]) -> np.ndarray:
     """SiLU or tanh-form GELU (arXiv:1606.08415), elementwise."""
     if activation == "silu":
         # exp overflows to inf for large negative x; x / inf is the 0 that SiLU tends to.
@@ -54,11 +63,17 @@ def softcap(x: np.ndarray, cap: float) -> np.ndarray:
 
 
 def attention(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, first_position: int, attributes: Attention, first_key: int = 0
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    first_position: int,
+    attributes: Attention,
+    first_key: int = 0,
+    sinks: np.ndarray | None = None,
 ) -> np.ndarray:
     """Causal attention of q (T, H*E), whose rows stand at first_position onwards, over k and v (K, S, E).
 
-    Key s stands at position first_key + s. Returns (T, H*E).
+    Key s stands at position first_key + s; `sinks` (H,) joins the softmax of each head. Returns (T, H*E).
     """
     rows, num_keys = q.shape[0], k.shape[1]
     a = attributes
@@ -76,9 +91,14 @@ def attention(
         visible &= position - key < a.window
     by_head = scores.reshape(a.num_kv_heads, rows, groups, num_keys)
     masked = np.where(visible[None, :, None, :], by_head, np.float32(-np.inf))
-    masked -= masked.max(axis=-1, keepdims=True)
+    largest = masked.max(axis=-1, keepdims=True)  # (K, T, G, 1)
+    if sinks is not None:
+        by_group = sinks.reshape(a.num_kv_heads, 1, groups, 1)
+        largest = np.maximum(largest, by_group)
+    masked -= largest
     weights = np.exp(masked, out=masked)
-    weights /= weights.sum(axis=-1, keepdims=True)
+    total = weights.sum(axis=-1, keepdims=True)
+    weights /= total if sinks is None else total + np.exp(by_group - largest)
     mixed = np.matmul(weights.reshape(a.num_kv_heads, rows * groups, num_keys), v)  # (K, T*G, E)
     by_row = mixed.reshape(a.num_kv_heads, rows, groups, a.head_dim).transpose(1, 0, 2, 3)
     return by_row.reshape(rows, a.num_heads * a.head_dim)
@@ -112,6 +132,6 @@ def expert_matmul(
             biases = weights[1].reshape(*stacked.shape[:3])[:, expert]
             products = [product + bias for product, bias in zip(products, biases, strict=True)]
         if a.activation is not None:
-            products = [activate(products[0], a.activation) * products[1]]
+            products = [gate(products[0], products[1], a.activation)]
         result[at_row, at_choice] = products[0]
     return np.einsum("tc,tcd->td", shares, result) if a.weighted else result.reshape(rows, -1)

@@ -170,6 +170,7 @@ def _constants(op: Op, context: KernelContext, attention: Attention) -> dict[str
         "SCALE": float(attention.scale),
         "WINDOW": attention.window or 0,
         "SOFTCAP": float(attention.softcap or 0.0),
+        "SINKS": attention.sinks,
         "Q_STRIDE": q.storage.columns,
         "Q_FIRST": q.first_column,
     }
@@ -177,7 +178,8 @@ def _constants(op: Op, context: KernelContext, attention: Attention) -> dict[str
 
 def _bindings(op: Op, context: KernelContext, output: Binding) -> tuple[Binding, ...]:
     layout = context.layouts[layer_of(op)]
-    return tensor(op.inputs[0]), output, STATE, *layout.bindings, *layout.read_bindings
+    sinks = tuple(context.weights[ref].bindings(0)[0] for ref in op.weights)
+    return tensor(op.inputs[0]), output, STATE, *sinks, *layout.bindings, *layout.read_bindings
 
 
 def _lanes(request: AttentionRequest) -> int:

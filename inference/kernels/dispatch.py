@@ -9,6 +9,7 @@ from typing import Literal
 from inference.formats.planar import PlanarFormat
 from inference.gpu.device import DeviceCaps
 from inference.kernels.base import KernelPreference
+from inference.models.config import Activation, ClampedSwiglu
 from inference.plan.ops import DType, Op, TensorRef, WeightRef
 
 Constant = bool | int | float | str | tuple[int, ...]
@@ -124,6 +125,13 @@ class KernelContext:
     weights: Mapping[WeightRef, DeviceWeight]
     layouts: Mapping[int, CacheLayout] = field(default_factory=dict)
     preferences: Sequence[KernelPreference] = field(default_factory=tuple)
+
+
+def activation_constants(activation: Activation | None) -> dict[str, Constant]:
+    """The constants of activation.wgsl."""
+    if isinstance(activation, ClampedSwiglu):
+        return {"ACTIVATION": "clamped_swiglu", "ALPHA": activation.alpha, "LIMIT": activation.limit}
+    return {"ACTIVATION": activation or ""}
 
 
 def tensor(ref: TensorRef) -> Binding:

@@ -7,7 +7,7 @@ waits for the host. A weight in several parts, each of whole experts, takes one 
 from __future__ import annotations
 
 from inference.kernels.base import Decision, Variant, select
-from inference.kernels.dispatch import STATE, Constant, Dispatch, KernelContext, tensor
+from inference.kernels.dispatch import STATE, Constant, Dispatch, KernelContext, activation_constants, tensor
 from inference.kernels.matmul import MatmulRequest, gemv_lanes, gemv_subgroup_unmet, gemv_unmet
 from inference.plan.ops import ExpertMatmul, Op, Route
 
@@ -71,7 +71,7 @@ def _expert_matmul(op: Op, a: ExpertMatmul, decision: Decision, context: KernelC
         "WEIGHTED": a.weighted,
         "BIAS": a.bias,
         "GATED": a.activation is not None,
-        "ACTIVATION": a.activation or "",
+        **activation_constants(a.activation),
         "LANES": lanes,
         "LANE_GROUPS": lane_groups,
         "REDUCE": "subgroup" if subgroup else "workgroup",

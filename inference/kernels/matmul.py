@@ -16,6 +16,7 @@ from inference.kernels.dispatch import (
     Dispatch,
     KernelContext,
     WeightPart,
+    activation_constants,
     grid_for,
     tensor,
 )
@@ -149,7 +150,7 @@ def _shared_constants(op: Op, weight: DeviceWeight, part: WeightPart) -> dict[st
         "NORM_EPS": matmul.norm_eps or 0.0,
         "RESIDUAL": matmul.residual,
         "GATED": gated,
-        "ACTIVATION": matmul.activation or "",
+        **activation_constants(matmul.activation),
         "OUT_ROWS": part.rows // 2 if gated else part.rows,
         "FIRST_ROW": part.first_row // 2 if gated else part.first_row,
     }

@@ -10,6 +10,7 @@ from inference.kernels.dispatch import (
     Constant,
     Dispatch,
     KernelContext,
+    activation_constants,
     grid_for,
     layer_of,
     tensor,
@@ -55,7 +56,7 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
         case Add(scale):
             return (_binary(op, {"OPERATION": "add", "ACTIVATION": "", "SCALE": float(scale)}),)
         case ActivationGate(activation):
-            return (_binary(op, {"OPERATION": "activation_gate", "ACTIVATION": activation, "SCALE": 1.0}),)
+            return (_binary(op, {"OPERATION": "activation_gate", **activation_constants(activation), "SCALE": 1.0}),)
         case Softcap(cap):
             count = op.output.rows * op.output.columns
             constants: dict[str, Constant] = {"COUNT": count, "CAP": float(cap)}

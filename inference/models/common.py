@@ -106,11 +106,16 @@ def hf_windows(fields: Fields, windowed: Callable[[int], bool]) -> list[int | No
 
 
 def gguf_config(
-    file: GGUFFile, fields: Fields, activation: Activation = "silu", theta: float = 10_000.0
+    file: GGUFFile,
+    fields: Fields,
+    activation: Activation = "silu",
+    theta: float = 10_000.0,
+    yarn_truncate: bool = True,
 ) -> ModelConfig:
     """A ModelConfig of the llama kind from GGUF metadata: biases as the first layer has, and a window on every layer.
 
-    `theta` is the rope's base where the file names none. Raises BadModelFile or UnsupportedModel.
+    `theta` is the rope's base where the file names none; `yarn_truncate` is that of `yarn_factors`. Raises BadModelFile
+    or UnsupportedModel.
     """
     num_heads, num_layers = fields.integer("attention.head_count"), fields.integer("block_count", maximum=MAX_LAYERS)
     head_dim = fields.integer(
@@ -121,7 +126,8 @@ def gguf_config(
     if not fields.flag("attention.causal", True):
         raise fields.unsupported("attention.causal", False, "true: models that write text")
     rotary_dim = fields.integer("rope.dimension_count", head_dim, maximum=MAX_HEAD_DIM)
-    rope = gguf_rope(fields, RopeConfig(fields.positive("rope.freq_base", theta), rotary_dim, interleaved=False))
+    unscaled = RopeConfig(fields.positive("rope.freq_base", theta), rotary_dim, interleaved=False)
+    rope = gguf_rope(fields, unscaled, yarn_truncate)
     if "rope_freqs.weight" in file.tensors:
         factors = read_vector(file, "rope_freqs.weight")
         rope = replace(rope, frequency_factors=tuple(factors.tolist()))

@@ -10,8 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-Activation = Literal["silu", "gelu_tanh"]
 QkNorm = Literal["none", "head", "projection"]
+
+
+@dataclass(frozen=True)
+class ClampedSwiglu:
+    """(up + 1) * gate * sigmoid(alpha * gate), with gate at most `limit` and up within `limit` of 0: GPT-OSS's gate."""
+
+    alpha: float
+    limit: float
+
+
+Activation = Literal["silu", "gelu_tanh"] | ClampedSwiglu
+"""By name: activation(gate) * up."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,9 @@ class StoredWeight:
 
     Several projections may be stored as one tensor; norms may be stored as their difference from 1. With `experts` the
     rows are those of so many experts, one after another: of one tensor (experts, rows of each, columns), or of as many
-    tensors, whose numbers stand for the {expert} in `tensor`.
+    tensors, whose numbers stand for the {expert} in `tensor`. `row_step` above 1 takes every so manieth row from
+    `first_row` on; `transposed` says that the tensor holds (experts, columns, rows). A `vector` is a norm or has one
+    number a row, and is kept in f32.
     """
 
     tensor: str
@@ -72,6 +85,9 @@ class StoredWeight:
     rows: int
     offset: float = 0.0
     experts: int = 0
+    row_step: int = 1
+    transposed: bool = False
+    vector: bool = False
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -87,7 +103,8 @@ class ModelConfig:
 
     x = x + residual_scale * post_norm(attention(pre_norm(x))), and the same for the feed-forward part; either norm may
     be absent. `qk_norm` normalises q and k by head, or over the whole projection. `biases` names the projections that
-    add one ("attention.q"). Logits are multiplied by `logit_scale`.
+    add one ("attention.q"). With `attention_sinks` each head has a logit of its own that takes part in every softmax
+    and adds nothing to the result. Logits are multiplied by `logit_scale`.
 
     `weights` maps the canonical names used in the plan ("layers.0.attention.q", "layers.0.attention.q.bias",
     "embedding", ...) to what the file holds. `lm_head` is the embedding's tensor where the two are tied.
@@ -117,6 +134,7 @@ class ModelConfig:
     pre_norms: bool = True
     post_norms: bool = False
     biases: frozenset[str] = frozenset()
+    attention_sinks: bool = False
     long_rope: tuple[int, RopeConfig] | None = None
 
     def for_context(self, context: int) -> ModelConfig:

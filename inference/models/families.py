@@ -11,7 +11,7 @@ from typing import Any, Literal
 from inference.errors import BadModelFile, UnsupportedModel
 from inference.formats.gguf import GGUFFile
 from inference.formats.tensors import TensorFile
-from inference.models import gemma2, gemma3, granite, llama, mistral, olmo2, phi3, qwen, qwen_moe, smollm3
+from inference.models import gemma2, gemma3, gpt_oss, granite, llama, mistral, olmo2, phi3, qwen, qwen_moe, smollm3
 from inference.models.common import Family, with_interleaved_rope
 from inference.models.config import ModelConfig, StoredWeight
 from inference.models.fields import Fields
@@ -30,10 +30,11 @@ HF_FAMILIES: Mapping[str, Family] = {
     "smollm3": smollm3.FAMILY,
     "olmo2": olmo2.FAMILY,
     "granite": granite.FAMILY,
+    "gpt_oss": gpt_oss.FAMILY,
 }
 """By `model_type` in config.json."""
 
-_GGUF_NAMES = {"mistral": "llama", "gemma3_text": "gemma3", "qwen3_moe": "qwen3moe"}
+_GGUF_NAMES = {"mistral": "llama", "gemma3_text": "gemma3", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}
 """Families that GGUF files call otherwise, some of them by the name of another family."""
 
 GGUF_FAMILIES: Mapping[str, Family] = {
@@ -95,7 +96,8 @@ class StoredNames:
 def stored_names(config: ModelConfig, file_format: Literal["hf", "gguf"]) -> StoredNames:
     """What `config`'s model is called in files of a format, whichever it was read from itself: for its adapters."""
     if file_format == "hf":
-        return StoredNames(config.family, weight_map(config, HF_FAMILIES[config.family].hf_names, tied=False), False)
+        family = HF_FAMILIES.get(config.family) or GGUF_FAMILIES[config.family]
+        return StoredNames(config.family, weight_map(config, family.hf_names, tied=False), False)
     name = _GGUF_NAMES.get(config.family, config.family)
     family = GGUF_FAMILIES[name]
     return StoredNames(name, weight_map(config, family.gguf_names, tied=False), family.gguf_interleaved)

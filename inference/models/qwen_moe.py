@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from inference.formats.gguf import GGUFFile
 from inference.models.common import Family, with_experts
 from inference.models.config import Experts, ModelConfig
@@ -36,7 +34,7 @@ def config_from_gguf(file: GGUFFile, fields: Fields) -> ModelConfig:
         normalised=fields.flag("expert_weights_norm", True),
     )
     mixed = [f"blk.{layer}.ffn_gate_inp.weight" in file.tensors for layer in range(config.num_layers)]
-    return with_experts(replace(config, family="qwen3_moe"), experts, mixed)
+    return with_experts(config, experts, mixed)
 
 
 FAMILY = Family(

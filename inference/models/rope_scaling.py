@@ -67,7 +67,7 @@ def hf_long_rope(fields: Fields, head_dim: int) -> tuple[int, RopeConfig] | None
     return _original_context(fields, scaling), _longrope(fields, scaling, hf_rope(fields, head_dim), "long_factor")
 
 
-def gguf_rope(fields: Fields, rope: RopeConfig) -> RopeConfig:
+def gguf_rope(fields: Fields, rope: RopeConfig, yarn_truncate: bool = True) -> RopeConfig:
     """`rope` with the scaling that GGUF metadata declare. Raises UnsupportedModel or BadModelFile."""
     if rope.theta <= 1:
         raise fields.wrong("rope.freq_base", rope.theta, "a number above 1")
@@ -89,6 +89,7 @@ def gguf_rope(fields: Fields, rope: RopeConfig) -> RopeConfig:
                 original,
                 fields.positive("rope.scaling.yarn_beta_fast", 32.0),
                 fields.positive("rope.scaling.yarn_beta_slow", 1.0),
+                yarn_truncate,
             )
             # Converters write the attention_factor of config.json, which replaces YaRN's own.
             yarn = fields.positive("rope.scaling.yarn_attn_factor", mscale(factor))
@@ -106,7 +107,8 @@ def yarn_factors(
     """
 
     def pair_turning(times: float) -> float:
-        return rope.rotary_dim * math.log(original_context / (times * 2 * math.pi)) / (2 * math.log(rope.theta))
+        turns = math.log(original_context / (2 * math.pi)) - math.log(times)
+        return rope.rotary_dim * turns / (2 * math.log(rope.theta))
 
     low, high = pair_turning(beta_fast), pair_turning(beta_slow)
     if truncate:

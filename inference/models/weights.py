@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,8 +19,10 @@ class WeightNames:
     """How one file format names the tensors of one family.
 
     `layer` is the name of a layer's tensor without its ending, with {layer} and {part}; `parts` gives the {part} of
-    each canonical one. Parts that are called the same are stored as one tensor, stacked by rows in the order here.
-    `norm_offset` is added to every norm: 1 where the file holds the difference from 1.
+    each canonical one. Parts that are called the same are stored as one tensor, stacked by rows in the order here, or
+    with `alternating` row by row in turn. `whole` gives the {part} of those whose names have no usual ending.
+    `norm_offset` is added to every norm: 1 where the file holds the difference from 1. `transposed` are the parts that
+    are stored as columns by rows.
     """
 
     embedding: str
@@ -28,6 +31,16 @@ class WeightNames:
     layer: str
     parts: Mapping[str, str]
     norm_offset: float = 0.0
+    whole: Mapping[str, str] = field(default_factory=dict)
+    alternating: bool = False
+    transposed: frozenset[str] = frozenset()
+
+    def tensor(self, layer: int, part: str) -> str:
+        """The name of the tensor that holds a part of a layer, or the bias of one ("attention.q.bias")."""
+        if part in self.whole:
+            return self.layer.format(layer=layer, part=self.whole[part])
+        matrix = part.removesuffix(".bias")
+        return self.layer.format(layer=layer, part=self.parts[matrix]) + (".weight" if matrix == part else ".bias")
 
     def found_in(self, file: TensorFile) -> WeightNames:
         """These names as the file spells them: base models leave out the "model." that most names begin with, and
@@ -60,6 +73,7 @@ GGUF_NAMES = WeightNames(
         "attention.q_norm": "attn_q_norm",
         "attention.k_norm": "attn_k_norm",
         "attention.output": "attn_output",
+        "attention.sinks": "attn_sinks",
         "attention.post_norm": "post_attention_norm",
         "feed_forward.norm": "ffn_norm",
         "feed_forward.gate": "ffn_gate",
@@ -80,20 +94,26 @@ def weight_map(config: ModelConfig, names: WeightNames, tied: bool) -> dict[str,
     result = {
         "embedding": embedding,
         "lm_head": embedding if tied else StoredWeight(names.lm_head, 0, config.vocab_size),
-        "final_norm": StoredWeight(names.final_norm, 0, 1, names.norm_offset),
+        "final_norm": StoredWeight(names.final_norm, 0, 1, names.norm_offset, vector=True),
     }
     for layer, layer_config in enumerate(config.layers):
-        ends: dict[str, int] = {}
-        for part, count in _part_rows(config, layer_config).items():
-            tensor = names.layer.format(layer=layer, part=names.parts[part])
-            first = ends.get(tensor, 0)
-            ends[tensor] = first + count
-            offset = names.norm_offset if part.endswith("norm") else 0.0
-            experts = layer_config.experts.count if layer_config.experts and "expert_" in part else 0
-            result[f"layers.{layer}.{part}"] = StoredWeight(f"{tensor}.weight", first, count, offset, experts)
-            if part in config.biases:
-                stored = StoredWeight(f"{tensor}.bias", first, count, experts=experts)
-                result[f"layers.{layer}.{part}.bias"] = stored
+        rows = _part_rows(config, layer_config)
+        rows |= {f"{part}.bias": rows[part] for part in rows if part in config.biases}
+        tensors = {part: names.tensor(layer, part) for part in rows}
+        sharing = Counter(tensors.values())
+        ends = dict.fromkeys(sharing, 0)
+        for part, tensor in tensors.items():
+            result[f"layers.{layer}.{part}"] = StoredWeight(
+                tensor,
+                first_row=ends[tensor],
+                rows=rows[part],
+                offset=names.norm_offset if part.endswith("norm") else 0.0,
+                experts=layer_config.experts.count if layer_config.experts and "expert_" in part else 0,
+                row_step=sharing[tensor] if names.alternating else 1,
+                transposed=part in names.transposed,
+                vector=part.endswith(("norm", ".bias", ".sinks")),
+            )
+            ends[tensor] += 1 if names.alternating else rows[part]
     return result
 
 
@@ -127,6 +147,8 @@ def _part_rows(config: ModelConfig, layer: LayerConfig) -> dict[str, int]:
             "feed_forward.expert_up": experts.count * experts.intermediate_size,
             "feed_forward.expert_down": experts.count * config.hidden_size,
         }
+    if config.attention_sinks:
+        rows["attention.sinks"] = config.num_heads
     if config.pre_norms:
         rows |= {"attention.norm": 1, "feed_forward.norm": 1}
     if config.post_norms:

@@ -129,8 +129,10 @@ class _Builder:
             c.attention_scale,
             c.layers[layer].window,
             c.attention_softcap,
+            c.attention_sinks,
         )
-        attended = self._op("attention", "attention", layer, (q,), c.q_size, attention)
+        sinks = (WeightRef((f"layers.{layer}.attention.sinks",), c.num_heads, 1),) if c.attention_sinks else ()
+        attended = self._op("attention", "attention", layer, (q,), c.q_size, attention, sinks)
         return self._matmul(layer, "attention.output", attended, c.hidden_size)
 
     def _feed_forward(self, layer: int, x: TensorRef) -> TensorRef:

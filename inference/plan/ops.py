@@ -135,7 +135,8 @@ class Attention:
     """Causal attention of q (T, H*E) over the layer's KV cache, GQA by num_heads / num_kv_heads.
 
     `window`: a query at position p sees keys p - window + 1 .. p. `softcap` acts on the scaled scores
-    before the mask: cap * tanh(score / cap).
+    before the mask: cap * tanh(score / cap). `sinks`: a logit a head that takes part in each softmax and adds nothing.
+    Weights: [sinks (H, 1)].
     """
 
     num_heads: int
@@ -144,11 +145,12 @@ class Attention:
     scale: float
     window: int | None
     softcap: float | None
+    sinks: bool = False
 
 
 @dataclass(frozen=True)
 class ActivationGate:
-    """output = activation(gate) * up. Inputs: gate, up."""
+    """output = activation(gate) * up, or what ClampedSwiglu says. Inputs: gate, up."""
 
     activation: Activation
 

@@ -47,6 +47,11 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
   var total: array<f32, HEADS>;
 //% for h in range(HEADS)
   largest[${h}] = LOWEST;
+  if (group == 0u && workgroup.y == 0u) {
+    let begun = begin(first_head + ${h}u);
+    largest[${h}] = begun.x;
+    total[${h}] = begun.y;
+  }
 //% for j in range(quads)
   queries[${h * quads + j}] = query_at(0u, first_head + ${h}u, lane + ${j * LANES}u);
 //% endfor

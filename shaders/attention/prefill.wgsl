@@ -44,8 +44,9 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
   let position = state[0] + row;
   let first_key = first_visible(position);
 
-  var largest = LOWEST;
-  var sum = 0.0;  // of this invocation's own keys
+  let begun = begin(head);
+  var largest = begun.x;
+  var sum = select(0.0, begun.y, column == 0u);  // of this invocation's own keys
   var values: array<vec4<f32>, ${column_quads}>;
 
 //% if STAGE_QUERIES

@@ -22,8 +22,9 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
   let position = state[0] + row;
 
   var values: array<vec4<f32>, CHUNK>;
-  var largest = LOWEST;
-  var sum = 0.0;
+  let begun = begin(head);
+  var largest = begun.x;
+  var sum = begun.y;
   for (var key = first_visible(position); key <= position; key++) {
     var score = 0.0;
     for (var i = 0u; i < QUADS; i++) { score += dot(query_at(row, head, i), key_at(key, kv_head, i)); }

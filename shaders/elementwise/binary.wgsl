@@ -24,6 +24,6 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 //% if OPERATION == "add"
   y[id.y * ${COLUMNS}u + id.x] = ${Y_TYPE}(${SCALE} * left + right);
 //% else
-  y[id.y * ${COLUMNS}u + id.x] = ${Y_TYPE}(activate(left) * right);
+  y[id.y * ${COLUMNS}u + id.x] = ${Y_TYPE}(gated(left, right));
 //% endif
 }

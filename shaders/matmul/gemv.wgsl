@@ -115,7 +115,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) co
 //% if LORA_RANK
     up += sums[${products + ROWS + r}];
 //% endif
-    value = activate(value) * up;
+    value = gated(value, up);
 //% endif
 //% if SCALE != 1
     value *= ${SCALE};

@@ -177,7 +177,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 //% if LORA_RANK
         up += adapted(tile_row + row, ${UP_FIRST}u + out);
 //% endif
-        value = activate(value) * up;
+        value = gated(value, up);
 //% endif
 //% if SCALE != 1
         value *= ${SCALE};

@@ -87,7 +87,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 //% if BIAS
   up += bias[(EXPERTS + expert) * OUT_ROWS + row];
 //% endif
-  value = activate(value) * up;
+  value = gated(value, up);
 //% endif
 //% endif
   if (lane == 0u && out < OUT_ROWS) { y[to] = ${Y_TYPE}(value); }

@@ -14,8 +14,8 @@ from inference.plan.ops import Op
 from tests.conftest import DATA
 
 FAMILIES = (
-    "gemma2", "gemma3_text", "granite", "llama", "llama_linear", "mistral", "olmo2", "phi3", "qwen2", "qwen2_yarn",
-    "qwen3", "qwen3_moe", "smollm3",
+    "gemma2", "gemma3_text", "gpt_oss", "granite", "llama", "llama_linear", "mistral", "olmo2", "phi3", "qwen2",
+    "qwen2_yarn", "qwen3", "qwen3_moe", "smollm3",
 )  # fmt: skip
 GGUF_FAMILIES = ("gemma2", "gemma3_text", "llama", "qwen3")
 """Those of which there is a GGUF file too."""

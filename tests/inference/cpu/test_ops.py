@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inference.cpu import ops as cpu
-from inference.models.config import RopeConfig
+from inference.models.config import ClampedSwiglu, RopeConfig
 from inference.plan.ops import Attention
 from inference.rope import rope_table
 
@@ -89,7 +89,22 @@ def test_rotate(rng: np.random.Generator, interleaved: bool, head_dim: int, rota
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)
 
 
-def plain_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, first: int, a: Attention) -> np.ndarray:
+def test_clamped_swiglu() -> None:
+    gate = np.array([[-200.0, -20.0, -1.0, 0.0, 0.5, 2.0, 7.5, 200.0]], np.float32)
+    up = np.array([[1.0, -9.0, 2.0, 3.0, -1.0, 9.0, 0.25, -300.0]], np.float32)
+    expected = []
+    for one, other in zip(gate[0].tolist(), up[0].tolist(), strict=True):
+        one, other = min(one, 7.0), min(max(other, -7.0), 7.0)
+        expected.append((other + 1) * one / (1 + math.exp(-1.702 * one)))
+    with np.errstate(all="raise", under="ignore"):
+        found = cpu.gate(gate, up, ClampedSwiglu(1.702, 7.0))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found[0], expected, rtol=TOLERANCE, atol=1e-12)
+
+
+def plain_attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, first: int, a: Attention, sinks: np.ndarray | None = None
+) -> np.ndarray:
     """q (T, H*E), k and v (K, S, E), one number after another."""
     result = np.zeros(q.shape)
     for row in range(q.shape[0]):
@@ -105,8 +120,9 @@ def plain_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, first: int, a: 
                 score = a.scale * float(np.dot(q[row, columns].astype(np.float64), k[kv_head, key].astype(np.float64)))
                 scores.append(a.softcap * math.tanh(score / a.softcap) if a.softcap is not None else score)
             weights = [math.exp(score - max(scores)) for score in scores]
+            total = sum(weights) + (0 if sinks is None else math.exp(sinks[head] - max(scores)))
             for weight, key in zip(weights, seen, strict=True):
-                result[row, columns] += weight / sum(weights) * v[kv_head, key].astype(np.float64)
+                result[row, columns] += weight / total * v[kv_head, key].astype(np.float64)
     return result
 
 
@@ -125,6 +141,20 @@ def test_attention(
     found = cpu.attention(q, k, v, first, a)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, plain_attention(q, k, v, first, a), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize(("rows", "first"), [(1, 9), (5, 0)])
+def test_attention_sinks(rng: np.random.Generator, window: int | None, rows: int, first: int) -> None:
+    a = Attention(4, 2, 24, 0.3, window, None, sinks=True)
+    sinks = np.array([-50.0, 0.5, 3.0, 90.0], np.float32)
+    q, k, v = normal(rng, rows, 96), normal(rng, 2, first + rows, 24), normal(rng, 2, first + rows, 24)
+    found = cpu.attention(q, k, v, first, a, sinks=sinks)
+    np.testing.assert_allclose(found, plain_attention(q, k, v, first, a, sinks), atol=TOLERANCE)
+    # The first head's sink takes nothing, the last one's nearly all.
+    without = plain_attention(q, k, v, first, a)
+    np.testing.assert_allclose(found[:, :24], without[:, :24], atol=TOLERANCE)
+    assert np.abs(found[:, 72:]).max() < 1e-6
 
 
 def test_attention_of_one_very_large_score() -> None:

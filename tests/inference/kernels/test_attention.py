@@ -11,12 +11,13 @@ import pytest
 
 from inference.cpu import ops as cpu
 from inference.errors import KernelUnavailable
+from inference.formats.planar import from_dense
 from inference.gpu.device import DeviceCaps
 from inference.kernels import attention
 from inference.kernels.base import Decision, KernelPreference
 from inference.kernels.dispatch import STATE, Binding, CacheLayout, KernelContext, tensor
-from inference.plan.ops import Attention, DType, Op, TensorRef
-from tests.inference.kernels.harness import POISON, Gpu, run
+from inference.plan.ops import Attention, DType, Op, TensorRef, WeightRef
+from tests.inference.kernels.harness import POISON, Gpu, place_weight, run
 
 DECODE = ["decode_split", "decode_online", "decode_streaming"]
 PREFILL = ["prefill_tiled", "prefill_small", "prefill_streaming"]
@@ -26,9 +27,18 @@ NUMPY = {"f32": np.float32, "f16": np.float16}
 CONTIGUOUS = CacheLayout("contiguous", (Binding("kv", "3.k"), Binding("kv", "3.v")))
 
 
-def shape(heads: str = "GQA", head_dim: int = 64, window: int | None = None, softcap: float | None = None) -> Attention:
+SINKS = WeightRef(("sinks",), 6, 1)
+
+
+def shape(
+    heads: str = "GQA",
+    head_dim: int = 64,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: bool = False,
+) -> Attention:
     num_heads, num_kv_heads = HEADS[heads]
-    return Attention(num_heads, num_kv_heads, head_dim, head_dim**-0.5, window, softcap)
+    return Attention(num_heads, num_kv_heads, head_dim, head_dim**-0.5, window, softcap, sinks)
 
 
 def make_op(a: Attention, rows: int, dtype: DType = "f32", qkv: bool = False) -> Op:
@@ -37,7 +47,7 @@ def make_op(a: Attention, rows: int, dtype: DType = "f32", qkv: bool = False) ->
     q = TensorRef("q", rows, columns, dtype)
     if qkv:
         q = TensorRef("qkv", rows, columns + 2 * a.head_dim, dtype).view("q", a.head_dim, columns)
-    return Op("attention", "test", 3, (q,), TensorRef("out", rows, columns, dtype), a)
+    return Op("attention", "test", 3, (q,), TensorRef("out", rows, columns, dtype), a, (SINKS,) if a.sinks else ())
 
 
 def make_context(
@@ -82,12 +92,16 @@ def check(
     if a.window is not None:
         k[: max(0, position - a.window + 1)] = v[: max(0, position - a.window + 1)] = np.nan
 
+    sinks = np.linspace(-3, 12, 6, dtype=np.float32)  # from nothing to most of the weight
+    placed, sink_arrays = place_weight("sinks", from_dense(sinks[:, None]))
     context = make_context(gpu.caps, max_rows, kv_dtype, max(num_keys, 4096), variant)
+    context = replace(context, weights={SINKS: placed})
     decision = attention.choose(op, context)
     assert decision.variant == variant
     inputs = {
         tensor(q_ref): q, STATE: np.array([position, rows], np.uint32), Binding("kv", "3.k"): k, Binding("kv", "3.v"): v
     }  # fmt: skip
+    inputs |= sink_arrays if a.sinks else {}
     outputs = {tensor(op.output): ((max_rows, op.output.columns), NUMPY[dtype])}
     if scratch := attention.scratch_bytes(op, context):
         outputs[attention.SCRATCH] = ((scratch // 4,), np.float32)
@@ -97,7 +111,7 @@ def check(
     queries = q[:rows, first : first + q_ref.columns].astype(np.float32)
     # What the window hides is NaN for the kernel, and unseen by the reference.
     keys, values = (np.nan_to_num(x[:num_keys].astype(np.float32)).transpose(1, 0, 2) for x in (k, v))
-    expected = cpu.attention(queries, keys, values, position, a)
+    expected = cpu.attention(queries, keys, values, position, a, sinks=sinks if a.sinks else None)
     error = np.linalg.norm(found[:rows].astype(np.float32) - expected) / np.linalg.norm(expected)
     assert error < (1e-5 if storage == ("f32", "f32") else 2e-3), f"relative error {error}"
     assert (found[rows:].view(np.uint32) == POISON).all(), "rows past the step's were written"
@@ -133,6 +147,15 @@ def test_masks(gpu: Gpu, variant: str, window: int | None, softcap: float | None
     else:
         rows = 1 if variant in DECODE else 21
         check(gpu, variant, shape("GQA", 16, window, softcap), position=43, rows=rows, seed=1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", DECODE + PREFILL)
+def test_sinks(gpu: Gpu, variant: str) -> None:
+    if variant == "decode_split":
+        check(gpu, variant, shape(window=300, sinks=True), position=343)
+    else:
+        check(gpu, variant, shape(head_dim=16, sinks=True), position=43, rows=1 if variant in DECODE else 21)
 
 
 @pytest.mark.gpu

@@ -13,6 +13,7 @@ from inference.gpu.weights import part_planes, plan_parts
 from inference.kernels import experts
 from inference.kernels.base import KernelPreference
 from inference.kernels.dispatch import STATE, Binding, DeviceWeight, KernelContext, tensor
+from inference.models.config import ClampedSwiglu
 from inference.plan.ops import ExpertMatmul, Op, Route, TensorRef, WeightRef
 from tests.inference.kernels.harness import POISON, Gpu, place_weight, run
 from tests.inference.kernels.test_matmul import make_weight
@@ -105,6 +106,7 @@ def check(
 
 PLAIN = ExpertMatmul(5, 2)
 GATED = replace(PLAIN, activation="silu")
+CLAMPED = replace(PLAIN, activation=ClampedSwiglu(1.702, 5.0))
 WEIGHTED = replace(PLAIN, weighted=True)
 
 
@@ -114,7 +116,7 @@ def test_formats(gpu: Gpu, ggml_type: str, attributes: ExpertMatmul) -> None:
     check(gpu, ggml_type, attributes, out_rows=37, columns=512 if ggml_type == "Q6_K" else 96)
 
 
-@pytest.mark.parametrize("attributes", [PLAIN, GATED, WEIGHTED], ids=["plain", "gated", "weighted"])
+@pytest.mark.parametrize("attributes", [PLAIN, CLAMPED, WEIGHTED], ids=["plain", "clamped", "weighted"])
 def test_biases(gpu: Gpu, attributes: ExpertMatmul) -> None:
     check(gpu, "F32", replace(attributes, bias=True), out_rows=9, columns=40)
 

@@ -99,7 +99,7 @@ def check(
         expected = expected + bias[:, 0]
     if attributes.activation:
         gate, up = np.split(expected, 2, axis=1)
-        expected = cpu.activate(gate, attributes.activation) * up
+        expected = cpu.gate(gate, up, attributes.activation)
     expected = attributes.scale * expected
     if attributes.residual:
         expected = expected + residual[:rows].astype(np.float32)
