@@ -40,7 +40,7 @@ def open_files(path: Path, precision: Precision = "auto") -> ModelFiles:
         config = config_from_hf(read_hf_config(tensors.path.parent), tensors)
     config = replace(config, name=model_name(tensors.path))
     store = WeightStore(tensors, config, precision)
-    used = {stored.tensor for stored in config.weights.values()}
+    used = {tensor for stored in config.weights.values() for tensor in stored.tensors}
     if biases := [name for name in store.unused if name.removesuffix("bias") + "weight" in used]:
         raise UnsupportedModel(
             f"{path.name}: tensor {biases[0]} is a bias, which the {config.family} family is not run with here; "

@@ -11,7 +11,7 @@ import numpy as np
 from inference.errors import BadModelFile, UnsupportedModel
 from inference.formats.planar import FORMATS, PlanarTensor, concat_rows, from_dense, from_ggml, widen
 from inference.formats.quantize import quantize
-from inference.formats.tensors import TensorFile
+from inference.formats.tensors import TensorFile, TensorInfo
 from inference.models.config import ModelConfig, StoredWeight
 from inference.plan.fuse import common_format
 from inference.plan.ops import Plan, WeightRef
@@ -82,7 +82,7 @@ class WeightStore:
         """The rows of a weight that lie in one tensor, which may be a stack of matrices, quantised if asked for."""
         info = self._file.tensors[name]
         data = self._file.data(name)
-        if stored.transposed:
+        if _transposed(info, stored):
             words = data.view(f"u{info.nbytes // prod(info.shape)}").reshape(info.shape)
             data = np.ascontiguousarray(words.swapaxes(-1, -2)).view(np.uint8)
         rows = stored.rows // len(stored.tensors)
@@ -101,18 +101,11 @@ class WeightStore:
         # A tensor that several weights share has the rows of all of them.
         sharing = [w for w in self._stored.values() if w.tensor == stored.tensor]
         rows = max(w.first_row // w.row_step * w.row_step + w.rows * w.row_step for w in sharing)
-        experts = stored.experts or 1
-        expected: tuple[int, ...] = (rows // experts, ref.columns)
-        if stored.vector:
-            expected = (rows // experts * ref.columns,)
-        elif stored.transposed:
-            expected = expected[::-1]
-        if stored.experts and len(stored.tensors) == 1:
-            expected = (experts, *expected)
         for name in stored.tensors:
             info = self._file.tensors.get(name)
             if info is None:
                 raise BadModelFile(f"{where}: tensor {name} is missing; fetch the file again or convert it anew")
+            expected = _shape(info, stored, rows, ref.columns)
             if info.shape != expected:
                 raise BadModelFile(
                     f"{where}: tensor {name} has shape {info.shape}, expected {expected} from the model's config"
@@ -121,6 +114,17 @@ class WeightStore:
                 raise BadModelFile(
                     f"{where}: tensor {name} has type {info.type}, expected {first.type} as {first.name} has"
                 )
+
+
+def _shape(info: TensorInfo, stored: StoredWeight, rows: int, columns: int) -> tuple[int, ...]:
+    """What shape a tensor with `rows` rows, those of all experts and of all weights that share it, has to have."""
+    rows //= stored.experts or 1
+    one = (rows * columns,) if stored.vector else (columns, rows) if _transposed(info, stored) else (rows, columns)
+    return (stored.experts, *one) if stored.experts and len(stored.tensors) == 1 else one
+
+
+def _transposed(info: TensorInfo, stored: StoredWeight) -> bool:
+    return stored.transposed and info.type.lower() in FORMATS and FORMATS[info.type.lower()].dense
 
 
 def _rows_of(matrix: np.ndarray, stored: StoredWeight, rows: int) -> np.ndarray:
@@ -132,7 +136,7 @@ def _convertible(file: TensorFile, stored: StoredWeight, format_name: str) -> bo
     """Whether `format_name` can be made of a weight at load: of a matrix of floats whose rows fill whole groups."""
     info = file.tensors[stored.tensors[0]]
     held, wanted = FORMATS[info.type.lower()], FORMATS[format_name]
-    columns = info.shape[-2 if stored.transposed else -1]
+    columns = info.shape[-2 if _transposed(info, stored) else -1]
     return not stored.vector and held.dense and held != wanted and columns % (wanted.group_size or 1) == 0
 
 

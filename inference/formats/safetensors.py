@@ -14,7 +14,7 @@ import os
 import re
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inference.errors import BadModelFile, ModelNotFound
+from inference.formats.mxfp4_pairs import BLOCKS, SCALES, ggml_blocks, join_pairs
 from inference.formats.tensors import FETCH_AGAIN, TensorInfo, map_file
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -48,8 +49,8 @@ _BITS: Mapping[str, int] = {
 class SafetensorsFile:
     """An open safetensors model; `path` is its file, or the index of a sharded one, so that its parent is the folder.
 
-    A tensor's `type` is the format's own name, which for F32, F16 and BF16 is GGML's too. The maps live as long as
-    this object or any view taken from it.
+    A tensor's `type` is the format's own name, which for F32, F16 and BF16 is GGML's too, or MXFP4, of which the
+    format knows nothing: see mxfp4_pairs. The maps live as long as this object or any view taken from it.
     """
 
     path: Path
@@ -57,8 +58,13 @@ class SafetensorsFile:
     _views: Mapping[str, npt.NDArray[np.uint8]] = field(repr=False, compare=False)
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
-        """The bytes of a tensor, uint8 (nbytes,), as a read-only view of the map; BadModelFile where there is none."""
+        """The bytes of a tensor, uint8 (nbytes,), as a read-only view of the map, of MXFP4 made anew as GGML has them.
+
+        Raises BadModelFile where there is none of that name.
+        """
         view = self._views.get(name)
+        if view is None and name in self.tensors:
+            return ggml_blocks(self._views[name + BLOCKS], self._views[name + SCALES])
         if view is None:
             raise BadModelFile(f"{self.path}: has no tensor named {name}, which its model family needs; {FETCH_AGAIN}")
         return view
@@ -70,6 +76,11 @@ def open_safetensors(path: Path) -> SafetensorsFile:
     A shard opens its whole model. Raises ModelNotFound where there is nothing to open, BadModelFile where a file is
     damaged, where index and shards do not agree, and for pickles, which are never read.
     """
+    file = _open(path)
+    return replace(file, tensors=join_pairs(file.tensors))
+
+
+def _open(path: Path) -> SafetensorsFile:
     if _is_pickle(path.name):
         raise _refused_pickle(f"{path}: is a pickle")
     if not os.path.isdir(path):

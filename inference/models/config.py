@@ -76,8 +76,8 @@ class StoredWeight:
     Several projections may be stored as one tensor; norms may be stored as their difference from 1. With `experts` the
     rows are those of so many experts, one after another: of one tensor (experts, rows of each, columns), or of as many
     tensors, whose numbers stand for the {expert} in `tensor`. `row_step` above 1 takes every so manieth row from
-    `first_row` on; `transposed` says that the tensor holds (experts, columns, rows). A `vector` is a norm or has one
-    number a row, and is kept in f32.
+    `first_row` on; `transposed` says that floats are stored as (experts, columns, rows). A `vector` is a norm or has
+    one number a row, and is kept in f32.
     """
 
     tensor: str

@@ -125,12 +125,12 @@ def _family(families: Mapping[str, Family], name: object, where: str) -> Family:
 
 
 def _check_purpose(fields: Fields) -> None:
-    """Raises UnsupportedModel for a model that does not write text, or whose weights are packed in some way."""
+    """Raises UnsupportedModel for a model that does not write text, or whose weights are packed but not as MXFP4."""
     architectures = fields.items("architectures") if fields.has("architectures") else []
     if architectures and not str(architectures[0]).endswith(("ForCausalLM", "ForConditionalGeneration")):
         raise fields.unsupported("architectures", architectures[0], "...ForCausalLM: models that write text")
     packing = fields.group("quantization_config")
-    if packing.has("quant_method"):
+    if packing.has("quant_method") and packing.text("quant_method") != "mxfp4":
         raise UnsupportedModel(
             f"{packing.source} quantization_config.quant_method is {packing.text('quant_method')!r}, a packing of "
             "weights that is not read; use the folder with the original weights, with --weights q8 or q4, or a GGUF"

@@ -22,7 +22,7 @@ class WeightNames:
     each canonical one. Parts that are called the same are stored as one tensor, stacked by rows in the order here, or
     with `alternating` row by row in turn. `whole` gives the {part} of those whose names have no usual ending.
     `norm_offset` is added to every norm: 1 where the file holds the difference from 1. `transposed` are the parts that
-    are stored as columns by rows.
+    are stored as columns by rows where they are floats.
     """
 
     embedding: str

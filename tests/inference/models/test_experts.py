@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from inference.cpu.executor import NumpyExecutor
 from inference.errors import BadModelFile
@@ -18,8 +19,8 @@ from inference.models.config import ClampedSwiglu, Experts, ModelConfig
 from inference.models.families import config_from_hf
 from inference.plan.ops import ExpertMatmul
 from inference.weights import Precision, WeightStore
-from tests.inference.convert import convert
-from tests.inference.opening import open_store, open_webgpu, run_ids
+from tests.inference.convert import convert, read_tensors
+from tests.inference.opening import open_numpy, open_store, open_webgpu, run_ids
 from tests.inference.tiny_golden import check_logits, folder, golden
 
 MIXTURES = ("qwen3_moe", "gpt_oss")
@@ -131,3 +132,43 @@ def test_sinks_on_other_layouts(kv: str, tolerance: float) -> None:
     executor.close()
     assert logits is not None
     assert np.abs(logits[:, reference["cols"]] - reference["logits_33"]).max() <= tolerance
+
+
+def write_mxfp4(target: Path) -> tuple[Path, Path]:
+    """Two folders of the tiny GPT-OSS with random experts: packed as MXFP4, and the same numbers as floats."""
+    rng = np.random.default_rng(1)
+    floats = read_tensors(folder("gpt_oss"))
+    packed = dict(floats)
+    for name, (experts, columns, rows) in {
+        key: array.shape for key, array in floats.items() if key.endswith(("experts.gate_up_proj", "experts.down_proj"))
+    }.items():
+        blocks = rng.integers(0, 256, (experts, rows, columns // 32, 16), np.uint8)
+        scales = rng.integers(121, 124, (experts, rows, columns // 32), np.uint8)
+        codes = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(experts, rows, columns)
+        values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)[codes & 7] * np.where(codes & 8, -1, 1)
+        exact = values * np.exp2(scales.astype(np.float32) - 127).repeat(32, axis=-1)
+        floats[name] = np.ascontiguousarray(exact.swapaxes(1, 2).astype(np.float32))
+        packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        del packed[name]
+    config = json.loads((folder("gpt_oss") / "config.json").read_text())
+    paths = target / "packed", target / "floats"
+    for path, tensors in zip(paths, (packed, floats), strict=True):
+        path.mkdir()
+        save_file(tensors, path / "model.safetensors")
+        extra = {"quantization_config": {"quant_method": "mxfp4"}} if tensors is packed else {}
+        (path / "config.json").write_text(json.dumps(config | extra))
+    return paths
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("webgpu", marks=pytest.mark.gpu)])
+def test_experts_packed_as_mxfp4(tmp_path: Path, device: str) -> None:
+    ids = golden("gpt_oss")["ids_33"].tolist()
+    packed, floats = write_mxfp4(tmp_path)
+    _, store = open_store(packed / "config.json")
+    assert store.formats["layers.0.feed_forward.expert_up"] == "mxfp4" and not store.unused
+    expected = run_ids(open_numpy(floats / "config.json"), ids)
+    executor = (open_numpy if device == "cpu" else open_webgpu)(packed / "config.json")
+    found = run_ids(executor, ids)
+    executor.close()
+    assert found is not None and expected is not None
+    np.testing.assert_allclose(found, expected, atol=1e-4)
