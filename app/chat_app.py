@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -19,27 +19,11 @@ from app.screens.chat import ChatScreen
 from app.screens.help import HelpScreen
 from app.screens.models import ModelMenu
 from app.settings import Settings, save_settings, with_model
+from app.start import Start
 from app.theme import GLASS, GLASS_LIGHT
 from app.widgets.prompt import Prompt
 from inference.fit import Fit
 from inference.kv.names import SUMMARIES
-from inference.sampling import Sampling
-
-
-@dataclass(frozen=True)
-class Start:
-    """How the chat begins. `model` "" opens the menu; `kv` is the layout of the cache; `device` is "" while not chosen.
-
-    `notices` are shown first.
-    """
-
-    model: str = ""
-    sampling: Sampling = field(default_factory=Sampling)
-    max_tokens: int | None = None
-    system: str = ""
-    kv: str = "auto"
-    device: str = ""
-    notices: tuple[str, ...] = ()
 
 
 class ChatApp(App[None]):
@@ -72,7 +56,7 @@ class ChatApp(App[None]):
         self._settings = settings
         self._settings_file = settings_file
         self._start = start
-        self._chat = ChatScreen(engine, start.sampling, start.max_tokens, start.system, start.kv)
+        self._chat = ChatScreen(engine, start)
         self.register_theme(GLASS)
         self.register_theme(GLASS_LIGHT)
 
@@ -136,6 +120,9 @@ class ChatApp(App[None]):
         yield SystemCommand("Dtypes", "Show or hide the plan", lambda: chat.action_toggle_panel("dtypes"))
         yield SystemCommand("Memory", "Show or hide where the bytes are", lambda: chat.action_toggle_panel("memory"))
         yield SystemCommand("KV map", "Show or hide what the cache holds where", lambda: chat.action_toggle_panel("kv"))
+        yield SystemCommand(
+            "LoRA", "Show or hide the adapters and their strengths", lambda: chat.action_toggle_panel("lora")
+        )
         for name, summary in SUMMARIES.items():
             yield SystemCommand(f"KV layout: {name}", summary, partial(chat.use_layout, name))
         yield SystemCommand("New conversation", "Forget what was said", chat.action_clear)

@@ -188,11 +188,12 @@ def _ask(given: Given) -> int:
 def _screen(given: Given) -> int:
     from functools import partial
 
-    from app.chat_app import ChatApp, Start
+    from app.chat_app import ChatApp
     from app.engine_thread import EngineThread
     from app.fit_report import FitFinder
-    from app.model_list import model_entries, resolve_usable_model
+    from app.model_list import model_entries, resolve_adapter, resolve_usable_model
     from app.options import engine_options, sampling_options
+    from app.start import Start
     from inference.catalog import load_catalog
     from inference.hub import default_store
 
@@ -204,12 +205,14 @@ def _screen(given: Given) -> int:
         max_tokens=given.get("max_tokens"),
         system=given.get("system", ""),
         kv=given.get("kv", "auto"),
+        loras=tuple(given.get("loras", ())),
         device=given.get("device", "auto").replace("auto", ""),
         notices=(notice,) if notice else (),
     )
     engine = EngineThread(
         partial(resolve_usable_model, catalog=catalog, store=store),
-        lambda path, kv, progress: _open(path, given | {"kv": kv}, progress),
+        lambda path, kv, progress: _open(path, given | {"kv": kv, "loras": ()}, progress),
+        partial(resolve_adapter, store=store),
     )
     list_models, find_fit = partial(model_entries, catalog, store), FitFinder(engine_options(given))
     app = ChatApp(engine, list_models, find_fit, settings, settings_path(), start)

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from inference.errors import Cancelled, GlasschatError
 from inference.events import Event, Finished, KvMapGroup, KvStats, Loading, MemoryStats, Notice
+from inference.lora.adapter_set import AppliedAdapter
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 from inference.thinking import ThinkingMarks
@@ -61,6 +62,13 @@ class SequenceLike(Protocol):
     def kv_map(self) -> tuple[KvMapGroup, ...]: ...
 
 
+class AdaptersLike(Protocol):
+    """The LoRA adapters in use."""
+
+    @property
+    def applied(self) -> tuple[AppliedAdapter, ...]: ...
+
+
 class EngineLike(Protocol[S]):
     """The part of `inference.Engine` that the interface uses."""
 
@@ -68,6 +76,9 @@ class EngineLike(Protocol[S]):
     def info(self) -> InfoLike: ...
     @property
     def thinking(self) -> ThinkingMarks | None: ...
+    @property
+    def adapters(self) -> AdaptersLike: ...
+    def set_loras(self, loras: Sequence[tuple[str, float]], /) -> None: ...
     def render(self, messages: Sequence[Message], /) -> str: ...
     def sequence(self) -> S: ...
     def generate(
@@ -97,7 +108,17 @@ class Generate:
     max_tokens: int | None = None
 
 
-Command = Load | Generate
+@dataclass(frozen=True)
+class ChangeLoras:
+    """Give LoRA adapters these strengths; None drops one, a name that is not loaded loads one. All others stay.
+
+    A name is the path of a loaded adapter, or whatever `resolve_adapter` takes.
+    """
+
+    strengths: tuple[tuple[str, float | None], ...]
+
+
+Command = Load | Generate | ChangeLoras
 
 
 @dataclass(frozen=True)
@@ -135,6 +156,17 @@ class Loaded:
 
 
 @dataclass(frozen=True)
+class LorasChanged:
+    """These adapters are in use from now on, with these plans and these bytes."""
+
+    adapters: tuple[AppliedAdapter, ...]
+    decode: tuple[PlanRow, ...]
+    prefill: tuple[PlanRow, ...]
+    memory: MemoryStats
+    kv: KvStats
+
+
+@dataclass(frozen=True)
 class ReplyStarted:
     """A reply begins. `marks` enclose a thought; `thinking` says that the prompt has opened one already."""
 
@@ -159,7 +191,7 @@ class Failed:
     cancelled: bool = False
 
 
-AppEvent = LoadStarted | Loading | Notice | Unloaded | Loaded | ReplyEvent | Failed
+AppEvent = LoadStarted | Loading | Notice | Unloaded | Loaded | LorasChanged | ReplyEvent | Failed
 
 
 class EngineThread:
@@ -167,16 +199,19 @@ class EngineThread:
 
     `resolve` turns a model's name into a local path, fetching it if needed, and refuses a model or a KV layout that
     cannot be used; `open_engine` loads that path with that layout. Both report through the callback and stop when it
-    raises `Cancelled`; `resolve` can also ask. The old model is closed only once the new one's file is here, and
-    before the new one is opened: two never share the memory.
+    raises `Cancelled`; `resolve` can also ask. `resolve_adapter` turns the name of a LoRA adapter into a local path in
+    the same way. The old model is closed only once the new one's file is here, and before the new one is opened: two
+    never share the memory.
     """
 
     def __init__(
         self,
         resolve: Callable[[str, str, Progress, Callable[[], bool]], str],
         open_engine: Callable[[str, str, Progress], EngineLike[Any]],
+        resolve_adapter: Callable[[str, Progress, Callable[[], bool]], str],
     ) -> None:
         self._resolve = resolve
+        self._resolve_adapter = resolve_adapter
         self._open = open_engine
         self._commands: queue.SimpleQueue[tuple[Command, threading.Event] | None] = queue.SimpleQueue()
         self._events: deque[AppEvent] = deque()
@@ -197,7 +232,10 @@ class EngineThread:
         return [self._events.popleft() for _ in range(len(self._events))]
 
     def cancel(self) -> None:
-        """Stop the running command and drop the waiting ones; each still ends with its own last event."""
+        """Stop the running command and drop the waiting ones; each still ends with its own last event.
+
+        What was changed of adapters while a reply was written does not go with the reply: only downloads are stopped.
+        """
         for stop in tuple(self._stops):
             stop.set()
         if (engine := self._engine) is not None:
@@ -213,12 +251,15 @@ class EngineThread:
         while (item := self._commands.get()) is not None:
             command, stop = item
             try:
-                if stop.is_set():
+                if stop.is_set() and not isinstance(command, ChangeLoras):
                     raise Cancelled("Cancelled before it began.")
-                if isinstance(command, Load):
-                    self._load(command, stop)
-                else:
-                    self._generate(command, stop)
+                match command:
+                    case Load():
+                        self._load(command, stop)
+                    case Generate():
+                        self._generate(command, stop)
+                    case ChangeLoras():
+                        self._change_loras(command, stop)
             except Cancelled as error:
                 self._events.append(Failed(command, str(error), cancelled=True))
             except GlasschatError as error:
@@ -231,12 +272,16 @@ class EngineThread:
                 self._stops.popleft()
         self._close()
 
-    def _load(self, command: Load, stop: threading.Event) -> None:
+    def _progress(self, what: str, stop: threading.Event) -> Progress:
         def progress(event: Loading | Notice) -> None:
             if stop.is_set():
-                raise Cancelled(f"Loading {command.model} was cancelled.")
+                raise Cancelled(f"Loading {what} was cancelled.")
             self._events.append(event)
 
+        return progress
+
+    def _load(self, command: Load, stop: threading.Event) -> None:
+        progress = self._progress(command.model, stop)
         self._events.append(LoadStarted(command.model))
         path = self._resolve(command.model, command.kv, progress, stop.is_set)
         if self._engine is not None:
@@ -279,6 +324,21 @@ class EngineThread:
             # The engine hears of it directly; this catches a stop that came before it began to listen.
             if stop.is_set() and not isinstance(event, Finished):
                 self._engine.cancel()
+
+    def _change_loras(self, command: ChangeLoras, stop: threading.Event) -> None:
+        engine, sequence = self._engine, self._sequence
+        if engine is None or sequence is None:
+            raise GlasschatError("No model is loaded; an adapter needs the model that it was made for.")
+        strengths = {str(each.adapter.path): each.strength for each in engine.adapters.applied}
+        for name, strength in command.strengths:
+            path = name if name in strengths else self._resolve_adapter(name, self._progress(name, stop), stop.is_set)
+            if strength is None:
+                strengths.pop(path, None)
+            else:
+                strengths[path] = strength
+        engine.set_loras(tuple(strengths.items()))
+        plans = tuple(engine.plan("decode")), tuple(engine.plan("prefill"))
+        self._events.append(LorasChanged(engine.adapters.applied, *plans, engine.memory(), sequence.kv_stats()))
 
     def _close(self) -> None:
         engine, self._engine, self._sequence = self._engine, None, None

@@ -66,6 +66,14 @@ def resolve_model(
     return str(hub.fetch(hub.resolve(name, catalog, store), store, progress, cancelled))
 
 
+def resolve_adapter(
+    name: str, progress: Callable[[Loading | Notice], None], cancelled: Callable[[], bool], *, store: hub.Store
+) -> str:
+    """The local path of a LoRA adapter by name, fetched first where it is missing; errors as `hub.resolve_adapter` and
+    `hub.fetch`."""
+    return str(hub.fetch(hub.resolve_adapter(name, store), store, progress, cancelled))
+
+
 def resolve_usable_model(
     name: str,
     kv: str,

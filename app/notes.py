@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from app.conversation import Conversation
 from app.engine_thread import Loaded
+from app.panels.lora_row import strength_words
 from app.sanitize import visible
 from app.units import format_seconds
 from inference.events import FinishReason, Timings
 from inference.kv.names import SUMMARIES
+from inference.lora.adapter_set import AppliedAdapter
 
 _REASONS: dict[FinishReason, str] = {
     "stop": "",
@@ -32,14 +34,26 @@ def loaded_notes(loaded: Loaded, goes_on: bool) -> Iterator[str]:
         yield "It may think before it answers; ctrl+t or a click on the line of a thought unfolds it."
 
 
-def figures_line(reason: FinishReason, timings: Timings) -> str:
-    """The line under a reply: how much, how fast, and what of the prompt was computed anew."""
+def adapters_note(adapters: Sequence[AppliedAdapter], goes_on: bool) -> str:
+    """The LoRA adapters in use from now on; `goes_on` says that the model has read something already."""
+    anew = " What was said is read anew with your next message." if goes_on else ""
+    return f"LoRA: {adapter_words(adapters) or 'no adapter is in use'}.{anew}"
+
+
+def adapter_words(adapters: Sequence[AppliedAdapter]) -> str:
+    """Adapters and their strengths in a few words."""
+    return ", ".join(f"{visible(each.adapter.name)} {strength_words(each.strength)}" for each in adapters)
+
+
+def figures_line(reason: FinishReason, timings: Timings, adapters: Sequence[AppliedAdapter] = ()) -> str:
+    """The line under a reply: how much, how fast, what of the prompt was computed anew, and with which adapters."""
     parts = [_REASONS[reason], f"{timings.output_tokens} tokens"]
     if timings.decode_tps:
         parts.append(f"{timings.decode_tps:.1f} tok/s")
     if timings.ttft_s:
         parts.append(f"first after {format_seconds(timings.ttft_s)}")
     parts.append(f"prompt {timings.prompt_tokens - timings.reused_tokens} new, {timings.reused_tokens} reused")
+    parts.append(adapter_words(adapters))
     return " · ".join(part for part in parts if part)
 
 

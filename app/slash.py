@@ -7,6 +7,7 @@ from dataclasses import dataclass
 COMMANDS = {
     "model": "[NAME|PATH]  choose a model, or load that one",
     "kv": "[LAYOUT]  change the layout of the KV cache, or list the layouts",
+    "lora": "[PATH|org/repo][=STRENGTH]  load a LoRA adapter or change its strength; drop NAME|all; alone: the panel",
     "system": "[TEXT]  set the system prompt for what follows; without text, show it",
     "drop": "[N]  leave out the oldest question and its reply, or N of them, to make room in the context",
     "clear": "start over with an empty conversation",

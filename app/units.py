@@ -5,9 +5,9 @@ from __future__ import annotations
 from inference.units import format_bytes as format_bytes
 
 
-def format_count(count: int, noun: str) -> str:
-    """A number with its noun: `1 layer`, `30 layers`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def format_count(count: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: `1 layer`, `30 layers`. `plural` is for a noun whose plural is not with an s alone."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def format_seconds(seconds: float) -> str:

@@ -9,10 +9,13 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from app.chat_app import ChatApp, Start
+from app.chat_app import ChatApp
 from app.engine_thread import EngineThread
-from app.model_list import model_entries, resolve_usable_model
+from app.fit_report import FitFinder
+from app.model_list import model_entries, resolve_adapter, resolve_usable_model
+from app.options import EngineOptions
 from app.settings import Settings
+from app.start import Start
 from app.widgets.status_bar import StatusBar
 from inference import Engine, Sampling
 from inference.catalog import load_catalog
@@ -28,10 +31,12 @@ async def take(model: str, device: str) -> str:
     engine = EngineThread(
         partial(resolve_usable_model, catalog=catalog, store=store),
         lambda path, kv, progress: Engine.open(path, device=device, kv=kv, progress=progress),
+        partial(resolve_adapter, store=store),
     )
     start = Start(model or catalog.starter, Sampling(temperature=0), max_tokens=200)
     with tempfile.TemporaryDirectory() as folder:
-        app = ChatApp(engine, partial(model_entries, catalog, store), Settings(), Path(folder) / "settings.toml", start)
+        list_models, find_fit = partial(model_entries, catalog, store), FitFinder(EngineOptions(device=device))
+        app = ChatApp(engine, list_models, find_fit, Settings(), Path(folder) / "settings.toml", start)
         async with app.run_test(size=(120, 44)) as pilot:
 
             async def settle() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -17,21 +16,23 @@ from textual.widgets import Footer
 from app.conversation import Answer, Conversation
 from app.engine_thread import (
     AppEvent,
+    ChangeLoras,
     EngineThread,
     Failed,
     Generate,
     Load,
     Loaded,
     LoadStarted,
+    LorasChanged,
     ReplyEvent,
     ReplyStarted,
     Unloaded,
 )
 from app.notes import dropped_note, figures_line, full_context_note, layouts_note, loaded_notes
-from app.panels.dtype_panel import DtypePanel
-from app.panels.kv_panel import KvPanel
-from app.panels.memory_panel import MemoryPanel
+from app.panels.panels import Panels
+from app.screens.lora_control import LoraControl
 from app.slash import COMMANDS, SlashCommand, parse_slash
+from app.start import Start
 from app.units import format_bytes
 from app.widgets.load_bar import LoadBar
 from app.widgets.prompt import Prompt
@@ -40,11 +41,9 @@ from app.widgets.status_bar import Status, StatusBar
 from app.widgets.transcript import Transcript
 from inference.events import Finished, Loading, Notice, Prefill, Stats, Token
 from inference.kv.names import SUMMARIES
-from inference.sampling import Sampling
 
 _DRAINS_PER_S = 30
 _FIGURES_PERIOD_S = 0.5  # nobody reads them faster, and each change is a repaint
-_PANELS = ("dtypes", "memory", "kv")
 
 
 class ChatScreen(Screen[None]):
@@ -57,7 +56,8 @@ class ChatScreen(Screen[None]):
         Binding("f2", "toggle_panel('dtypes')", "Dtypes", id="chat.dtypes", tooltip="The plan: every op, its dtypes"),
         Binding("f3", "toggle_panel('memory')", "Mem", id="chat.memory", tooltip="Where the bytes are, live"),
         Binding("f4", "toggle_panel('kv')", "KV", id="chat.kv", tooltip="What the KV cache holds where, live"),
-        Binding("f5,ctrl+o", "app.models", "Models", id="chat.models", tooltip="Choose a model"),
+        Binding("f5,ctrl+o", "app.models", "Model", id="chat.models", tooltip="Choose a model"),
+        Binding("f6", "toggle_panel('lora')", "LoRA", id="chat.lora", tooltip="The LoRA adapters and their strengths"),
         Binding("ctrl+t", "toggle_thoughts", "Unfold or fold what models think", show=False, id="chat.thoughts"),
         Binding("ctrl+c,super+c", "copy_text", "Copy the selection", show=False, id="chat.copy"),
         Binding("pageup", "scroll('page_up')", "Scroll up", show=False, id="chat.page_up", priority=True),
@@ -74,15 +74,13 @@ class ChatScreen(Screen[None]):
             self.source = source
             self.path = path
 
-    def __init__(
-        self, engine: EngineThread, sampling: Sampling, max_tokens: int | None, system: str, layout: str
-    ) -> None:
+    def __init__(self, engine: EngineThread, start: Start) -> None:
         super().__init__()
         self._engine = engine
-        self._sampling = sampling
-        self._max_tokens = max_tokens
-        self._layout = layout
-        self._conversation = Conversation(system)
+        self._sampling = start.sampling
+        self._max_tokens = start.max_tokens
+        self._layout = start.kv
+        self._conversation = Conversation(start.system)
         self._answer: Answer | None = None
         self._replies = 0
         self._load_asked = False
@@ -90,13 +88,14 @@ class ChatScreen(Screen[None]):
         self._loaded: Loaded | None = None
         self._stats: Stats | None = None
         self._stats_shown = 0.0
+        self._loras = LoraControl(engine, self.note, self._hint, lambda: self._answer is not None, start.loras)
+        self._panels = Panels(self._loras.panel)
 
     def compose(self) -> ComposeResult:
         with Container(id="middle"):
             yield Transcript(id="transcript")
-            yield MemoryPanel(id="memory")
-        yield DtypePanel(id="dtypes")
-        yield KvPanel(id="kv")
+            yield self._panels.memory
+        yield from self._panels.below
         yield LoadBar(id="load")
         yield Prompt(self._accept, id="prompt")
         yield StatusBar(id="status")
@@ -106,8 +105,6 @@ class ChatScreen(Screen[None]):
         self._transcript = self.query_one(Transcript)
         self._status = self.query_one(StatusBar)
         self._load_bar = self.query_one(LoadBar)
-        self._memory_panel = self.query_one(MemoryPanel)
-        self._kv_panel = self.query_one(KvPanel)
         self._transcript.add("title", "Glasschat")
         self._transcript.add("notice", "A chat with a model on your own machine. F1 shows the keys, F5 the models.")
         self.query_one(Prompt).focus()
@@ -171,9 +168,8 @@ class ChatScreen(Screen[None]):
         self._replies += 1
         self._answer = Answer(self._replies)
         self._transcript.begin_reply(self._loaded.title)
-        self._engine.submit(
-            Generate(self._replies, self._conversation.messages(), self._sampling, max_tokens=self._max_tokens)
-        )
+        messages = self._conversation.messages()
+        self._engine.submit(Generate(self._replies, messages, self._sampling, self._max_tokens))
         self._set_status(state="reading", busy=True, rate=0.0)
 
     def _run_command(self, command: SlashCommand) -> None:
@@ -185,6 +181,10 @@ class ChatScreen(Screen[None]):
             case "kv":
                 by_layer = self._loaded.info.kv_layout if self._loaded else self._layout
                 self.note(layouts_note(command.argument, self._layout, by_layer))
+            case "lora" if command.argument:
+                self._loras.run(command.argument)
+            case "lora":
+                self._panels.enter_lora()
             case "system" if command.argument:
                 self._conversation = replace(self._conversation, system=command.argument)
                 self.note("The system prompt is set for what follows.")
@@ -234,7 +234,7 @@ class ChatScreen(Screen[None]):
 
     def action_stop(self) -> None:
         """Stop the reply or the load; with neither, go back to the prompt."""
-        if self._answer is None and not self._load_asked:
+        if self._answer is None and not self._load_asked and not self._loras.busy:
             self.query_one(Prompt).focus()
             return
         self._drain()
@@ -244,12 +244,8 @@ class ChatScreen(Screen[None]):
         self._engine.cancel()
 
     def action_toggle_panel(self, name: str) -> None:
-        """Open or close a panel. Where the window is small, opening one closes the others."""
-        panel = self.query_one(f"#{name}")
-        panel.display = not panel.display
-        if panel.display and (self.size.width < 100 or self.size.height < 30):
-            for other in _PANELS:
-                self.query_one(f"#{other}").display = other == name
+        """Open or close a panel."""
+        self._panels.toggle(name)
         if not self.focused or not self.focused.display:
             self.query_one(Prompt).focus()
 
@@ -299,16 +295,16 @@ class ChatScreen(Screen[None]):
             case Notice():
                 self.note(event.text)
             case Finished():
-                self._finish(answer, figures_line(event.reason, event.timings))
+                self._finish(answer, figures_line(event.reason, event.timings, self._loras.applied))
                 if event.reason == "context":
                     self.note(full_context_note(self._conversation, self._status.status.context))
                 self._set_status(rate=event.timings.decode_tps)
+                self._loras.on_reply(event.timings.decode_tps)
 
     def _show_stats(self) -> None:
         if (stats := self._stats) is not None:
             self._stats, self._stats_shown = None, time.monotonic()
-            self._memory_panel.show_stats(stats.memory, stats.kv)
-            self._kv_panel.show_map(stats.kv_map)
+            self._panels.show_stats(stats)
             self._set_status(rate=stats.timings.decode_tps, tokens=stats.kv.tokens, context=stats.kv.context)
 
     def _finish(self, answer: Answer, figures: str) -> None:
@@ -337,37 +333,42 @@ class ChatScreen(Screen[None]):
                 self.note(f"{event.model} is unloaded; {format_bytes(event.freed_bytes)} freed.")
             case Loaded():
                 self._on_loaded(event)
+            case LorasChanged():
+                self._load_bar.progress = None
+                self._panels.show_adapted(event)
+                self._loras.on_changed(event)
             case Failed():
                 self._on_failed(event)
 
     def _forget_model(self) -> None:
         self._loaded = None
-        self._memory_panel.show_stats(None, None)
-        self._kv_panel.show_map(())
-        self.query_one(DtypePanel).show_plans((), ())
+        self._panels.forget()
+        self._loras.on_unloaded()
         self._status.status = Status(state=self._status.status.state, busy=self._status.status.busy)
 
     def _on_loaded(self, event: Loaded) -> None:
         info = event.info
         self._loaded, self._load_asked, self._layout = event, False, event.layout
         self._load_bar.progress = None
-        self._memory_panel.show_stats(event.memory, event.kv)
-        self._kv_panel.show_map(event.kv_map)
-        self.query_one(DtypePanel).show_plans(event.decode, event.prefill)
+        self._panels.show_loaded(event)
         for note in loaded_notes(event, bool(self._conversation.turns)):
             if note not in self._load_notices:
                 self.note(note)
         self._status.status = Status(
             event.title, f"{info.device} {info.dtype}", "ready", tokens=event.kv.tokens, context=info.context
         )
+        self._loras.on_loaded(event.decode)
         self.post_message(self.ModelLoaded(event.source, info.path))
 
     def _on_failed(self, event: Failed) -> None:
+        self._load_bar.progress = None
         if isinstance(event.command, Load):
             self._load_asked = False
-            self._load_bar.progress = None
             self._set_status(state="ready" if self._loaded else "no model", busy=False)
             self.note(event.message, "notice" if event.cancelled else "error")
+            return
+        if isinstance(event.command, ChangeLoras):
+            self._loras.on_failed(event)
             return
         answer = self._answer
         if answer is None or answer.number != event.command.reply:
@@ -391,7 +392,7 @@ class ChatScreen(Screen[None]):
     @property
     def loaded_path(self) -> str:
         """The file of the loaded model, or ""."""
-        return str(Path(self._loaded.info.path)) if self._loaded else ""
+        return self._loaded.info.path if self._loaded else ""
 
     @property
     def loaded_device(self) -> str:

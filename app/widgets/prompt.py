@@ -32,7 +32,7 @@ class Prompt(TextArea):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "Send", key_display="⏎", id="prompt.send", tooltip="Send the message"),
+        Binding("enter", "send", "Send the message", key_display="⏎", show=False, id="prompt.send"),
         Binding("ctrl+j,shift+enter", "newline", "Line", id="prompt.newline", tooltip="Begin a new line"),
         Binding("ctrl+c,super+c", "copy", "Copy", show=False, id="prompt.copy", tooltip="Copy the selection"),
     ]
@@ -41,6 +41,8 @@ class Prompt(TextArea):
         """`accept` is given what is sent; the box is emptied only if it returns True."""
         super().__init__(id=id, highlight_cursor_line=False, placeholder="Write a message")
         self._accept = accept
+        # A text area selects a line with it; here it is a panel's, as its neighbours are.
+        self._bindings.key_to_bindings.pop("f6")
 
     def action_send(self) -> None:
         if self.text.strip() and self._accept(self.text):

@@ -1,8 +1,8 @@
 """The child process that asks the Hugging Face hub and downloads from it into its shared cache.
 
 Its one argument is a JSON object: `action` ("list" or "fetch"), `kind` ("model" or "adapter"), `repo`, `file` and
-`quantization` (or null), `revision`, `cache` (folder) and `sha256` (of the one file, or null). It writes one JSON object
-a line: `{"notice"}` and `{"done", "total"}` in bytes while it works, then `{"path"}`, `{"files", "license"}` or
+`quantization` (or null), `revision`, `cache` (folder) and `sha256` (of the one file, or null). It writes one JSON
+object a line: `{"notice"}` and `{"done", "total"}` in bytes while it works, then `{"path"}`, `{"files", "license"}` or
 `{"error", "missing"}`; an error reads on after the source's name.
 """
 

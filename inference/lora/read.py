@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,24 @@ from inference.models.config import ModelConfig
 from inference.models.families import stored_names
 
 A_ENDING, B_ENDING = ".weight.lora_a", ".weight.lora_b"
+
+
+# In a GGUF file: the key, the type of its value (8, a string), and the value, each string after its length.
+_GGUF_MARK = b"general.type" + struct.pack("<IQ", 8, len("adapter")) + b"adapter"
+_GGUF_HEAD = 1 << 16  # bytes; general keys come first, and adapters have no vocabulary
+
+
+def is_adapter(path: Path) -> bool:
+    """Whether a path looks like a LoRA adapter: a PEFT folder, or a GGUF file that says so. Reads a file's beginning."""
+    try:
+        if path.is_dir():
+            return (path / peft.CONFIG).is_file()
+        if path.suffix.lower() != ".gguf":
+            return False
+        with path.open("rb") as file:
+            return _GGUF_MARK in file.read(_GGUF_HEAD)
+    except OSError:
+        return False
 
 
 def read_adapter(path: Path, config: ModelConfig) -> Adapter:

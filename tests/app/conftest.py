@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from app.chat_app import ChatApp, Start
+from app.chat_app import ChatApp
 from app.engine_thread import EngineThread
 from app.model_list import ModelEntry
 from app.settings import Settings
+from app.start import Start
 from inference.fit import Fit
-from tests.app.scripted_engine import Script, ScriptedEngine, opener, resolve
+from tests.app.scripted_engine import Script, ScriptedEngine, opener, resolve, resolve_adapter
 
 ENTRIES = [
     ModelEntry(
@@ -40,11 +42,11 @@ class MadeApp(ChatApp):
 def make_app(tmp_path: Path) -> Callable[..., MadeApp]:
     """`make_app(Script(...), ..., model=...)`: the app, playing one script for each model loaded."""
 
-    def make(*scripts: Script, model: str = "first", settings: Settings | None = None, system: str = "") -> MadeApp:
+    def make(*scripts: Script, model: str = "first", settings: Settings | None = None, **begin: Any) -> MadeApp:
         open_engine, engines = opener(*(scripts or (Script(),)))
         settings_file = tmp_path / "settings.toml"
-        start = Start(model=model, system=system)
-        thread = EngineThread(resolve, open_engine)
+        start = Start(model=model, **begin)
+        thread = EngineThread(resolve, open_engine, resolve_adapter)
         app = MadeApp(
             thread, lambda device: list(ENTRIES), lambda path, device: FIT, settings or Settings(), settings_file, start
         )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from inference.errors import LayoutUnavailable, ModelNotFound
+import numpy as np
+
+from inference.errors import BadAdapter, Cancelled, LayoutUnavailable, ModelNotFound
 from inference.events import (
     Event,
     Finished,
@@ -23,6 +26,8 @@ from inference.events import (
     Timings,
     Token,
 )
+from inference.lora.adapter import Adapter, LowRank
+from inference.lora.adapter_set import AppliedAdapter
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 from inference.thinking import ThinkingMarks
@@ -129,6 +134,40 @@ def plan_rows(layers: int, phase: str) -> list[PlanRow]:
     ]  # fmt: skip
 
 
+def lora_rows(layers: int) -> list[PlanRow]:
+    """The rows that adapters on q and v add to `plan_rows`."""
+    return [
+        PlanRow(
+            layer,
+            layer,
+            "lora",
+            "qkv.lora",
+            "f16",
+            "f32",
+            "f32",
+            "f32",
+            "576 x 12",
+            "webgpu",
+            "gemv",
+            "the first",
+            (),
+            (),
+        )
+        for layer in range(layers)
+    ]
+
+
+def adapter(path: str) -> Adapter:
+    """An adapter of rank 4 on two projections."""
+    part = LowRank(np.zeros((4, 8), np.float32), np.zeros((8, 4), np.float32))
+    return Adapter(Path(path).name, Path(path), {"layers.0.attention.q": part, "layers.0.attention.v": part})
+
+
+@dataclass(frozen=True)
+class ScriptedAdapters:
+    applied: tuple[AppliedAdapter, ...] = ()
+
+
 class ScriptedTokenizer:
     """A token a character."""
 
@@ -145,6 +184,8 @@ class ScriptedEngine:
     kv: str = "auto"
     closed: bool = False
     prompts: list[Any] = field(default_factory=list)
+    adapters: ScriptedAdapters = field(default_factory=ScriptedAdapters)
+    asked_loras: list[tuple[tuple[str, float], ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._cancel = threading.Event()
@@ -166,7 +207,19 @@ class ScriptedEngine:
         return ScriptedSequence()
 
     def plan(self, phase: str) -> list[PlanRow]:
-        return plan_rows(self.script.layers, phase)
+        rows = plan_rows(self.script.layers, phase)
+        if not self.adapters.applied:
+            return rows
+        note = "lora_into_matmul: q.lora, v.lora"
+        rows = [replace(row, notes=(*row.notes, note)) if row.name == "norm+qkv" else row for row in rows]
+        return rows + lora_rows(self.script.layers)
+
+    def set_loras(self, loras: Sequence[tuple[str, float]]) -> None:
+        """Takes any path but those with `bad` in them."""
+        self.asked_loras.append(tuple(loras))
+        if wrong := [path for path, _ in loras if "bad" in path]:
+            raise BadAdapter(f"{wrong[0]}: tensor q.lora_A is for a matrix of 8 x 9, expected 8 x 8")
+        self.adapters = ScriptedAdapters(tuple(AppliedAdapter(adapter(path), strength) for path, strength in loras))
 
     @property
     def tokenizer(self) -> ScriptedTokenizer:
@@ -180,6 +233,8 @@ class ScriptedEngine:
 
     def memory(self) -> MemoryStats:
         formats = {"q4_1": 70 * MIB, "q8_0": 28 * MIB, "f32": 1 * MIB}
+        if self.adapters.applied:
+            formats["adapters f32"] = sum(each.adapter.nbytes for each in self.adapters.applied)
         return MemoryStats(
             "cpu", formats, 99 * MIB, 23 * MIB, 6 * MIB, MIB, 140 * MIB, 310 * MIB, {"maxBufferSize": 1 << 31}
         )
@@ -259,3 +314,15 @@ def resolve(model: str, kv: str, progress: Callable[[Loading | Notice], None], c
     if model.startswith("missing"):
         raise ModelNotFound(f"{model} is neither a file nor a model of the catalogue.")
     return f"/models/{model}"
+
+
+def resolve_adapter(name: str, progress: Callable[[Loading | Notice], None], cancelled: Callable[[], bool]) -> str:
+    """A `resolve_adapter` that finds every adapter at once, but `slow` ones, and none that begins with `missing`."""
+    if name.startswith("missing"):
+        raise BadAdapter(f"adapter {name}: there is no such file or folder")
+    while name.startswith("slow"):
+        progress(Loading(f"fetching {name}", 1, 4))
+        time.sleep(0.01)
+        if cancelled():
+            raise Cancelled("the download was cancelled")
+    return f"/lora/{name}"

@@ -9,7 +9,7 @@ from app.engine_thread import AppEvent, EngineThread, Failed, Generate, Load, Lo
 from inference.errors import ContextFull
 from inference.events import Finished, Loading, Token
 from inference.sampling import Sampling
-from tests.app.scripted_engine import MIB, Script, ScriptedEngine, opener, resolve
+from tests.app.scripted_engine import MIB, Script, ScriptedEngine, opener, resolve, resolve_adapter
 
 HELLO = ({"role": "user", "content": "hello"},)
 
@@ -19,7 +19,7 @@ class Thread:
 
     def __init__(self, *scripts: Script) -> None:
         open_engine, self.engines = opener(*scripts)
-        self.thread = EngineThread(resolve, open_engine)
+        self.thread = EngineThread(resolve, open_engine, resolve_adapter)
         self.events: list[AppEvent] = []
 
     def until(self, kind: type[AppEvent] | type[Finished] | type[Token], count: int = 1) -> AppEvent:

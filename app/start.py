@@ -1,0 +1,24 @@
+"""What the chat begins with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inference.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Start:
+    """How the chat begins. `model` "" opens the menu; `kv` is the layout of the cache; `device` is "" while not chosen.
+
+    `loras` are LoRA adapters by name, with their strengths. `notices` are shown first.
+    """
+
+    model: str = ""
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = None
+    system: str = ""
+    kv: str = "auto"
+    loras: tuple[tuple[str, float], ...] = ()
+    device: str = ""
+    notices: tuple[str, ...] = ()
