@@ -1,8 +1,8 @@
-"""The colours: two Textual themes of our own, and the `Look` that text rendering takes from whichever is active."""
+"""The colours: three Textual themes of our own, and the `Look` that text rendering takes from whichever is active."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from rich.style import Style
@@ -78,6 +78,62 @@ GLASS_LIGHT = Theme(
     },
 )
 
+# Only the colours that the terminal itself names, so that it is legible wherever the terminal is; what is chosen stands
+# in reverse, which also shows where there are no colours at all.
+GLASS_16 = Theme(
+    name="glass-16",
+    ansi=True,
+    primary="ansi_cyan",
+    secondary="ansi_blue",
+    accent="ansi_magenta",
+    foreground="ansi_default",
+    background="ansi_default",
+    surface="ansi_default",
+    panel="ansi_default",
+    boost="ansi_default",
+    success="ansi_green",
+    warning="ansi_yellow",
+    error="ansi_red",
+    dark=True,
+    variables={
+        "look-muted": "ansi_bright_black",
+        "look-faint": "ansi_bright_black",
+        "footer-key-foreground": "ansi_cyan",
+        "footer-description-foreground": "ansi_default",
+        "block-cursor-foreground": "ansi_default",
+        "block-cursor-background": "ansi_default",
+        "block-cursor-text-style": "reverse",
+        "block-cursor-blurred-foreground": "ansi_default",
+        "block-cursor-blurred-background": "ansi_default",
+        "block-cursor-blurred-text-style": "bold",
+        "input-cursor-text-style": "reverse",
+        "input-selection-background": "ansi_cyan",
+        "input-selection-foreground": "ansi_black",
+        "screen-selection-background": "ansi_cyan",
+        "screen-selection-foreground": "ansi_black",
+        "scrollbar": "ansi_bright_black",
+        "scrollbar-hover": "ansi_bright_black",
+        "scrollbar-active": "ansi_cyan",
+        "scrollbar-background": "ansi_default",
+        "scrollbar-background-hover": "ansi_default",
+        "scrollbar-background-active": "ansi_default",
+        "border": "ansi_bright_black",
+        "border-blurred": "ansi_bright_black",
+    },
+)
+
+THEMES = (GLASS, GLASS_LIGHT, GLASS_16)
+
+
+def choose_theme(wanted: str, available: Collection[str], color_system: str | None) -> str:
+    """The name of the theme for `wanted`, which "auto" and unknown names leave to the terminal.
+
+    `color_system` is what Rich finds in TERM and COLORTERM: "truecolor", "256", "standard" for 16 colours, or None.
+    """
+    if wanted in available:
+        return wanted
+    return (GLASS_16 if color_system in ("standard", None) else GLASS).name
+
 
 @dataclass(frozen=True)
 class Look:
@@ -107,11 +163,15 @@ def make_look(variables: Mapping[str, str]) -> Look:
     def style(color: Color) -> Style:
         return Style(color=color.rich_color)
 
+    def blend(name: str, share: float) -> Color:
+        """A colour between background and foreground; those of a terminal's own palette cannot be mixed."""
+        return color(name, "") if name in variables else background.blend(foreground, share)
+
     foreground, background = color("foreground", "#d5dbe3"), color("background", "#12161c")
     return Look(
         text=Style(color=foreground.rich_color, bgcolor=background.rich_color),
-        muted=style(background.blend(foreground, 0.6)),
-        faint=style(background.blend(foreground, 0.3)),
+        muted=style(blend("look-muted", 0.6)),
+        faint=style(blend("look-faint", 0.3)),
         primary=style(color("primary", "#7cc4d8")),
         secondary=style(color("secondary", "#8fa8c8")),
         accent=style(color("accent", "#e0b583")),

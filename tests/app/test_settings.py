@@ -38,7 +38,7 @@ def test_a_wrong_type_is_told_and_the_rest_kept(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "could not be saved" in save_settings(Settings(), tmp_path / "file" / "settings.toml")
+    assert "could not be saved" in save_settings(Settings(model="a"), tmp_path / "file" / "settings.toml")
 
 
 def test_a_models_path_is_kept_absolute(tmp_path: Path, monkeypatch: object) -> None:
