@@ -49,8 +49,8 @@ class PrefillSpeed:
 class DecodeSpeed:
     """Median speed of `tokens` decode steps after `depth` tokens, and what a step costs the host, in microseconds.
 
-    `encode_us` is Python's time to encode the step's dispatches, `submit_us` that to finish and submit them,
-    `wait_us` that spent waiting for results; all zero on the CPU.
+    `encode_us` is Python's time to encode the step's dispatches, `finish_us` and `submit_us` are the library's to
+    finish and to submit them, in threads of their own, `wait_us` that spent waiting for results; all zero on the CPU.
     """
 
     depth: int
@@ -60,6 +60,7 @@ class DecodeSpeed:
     dispatches_per_token: int
     encode_us_per_dispatch: float
     encode_us: float
+    finish_us: float
     submit_us: float
     wait_us: float
 
@@ -205,6 +206,7 @@ class _Bench:
             dispatches_per_token=cost.dispatches,
             encode_us_per_dispatch=cost.encode_us_per_dispatch,
             encode_us=cost.encode_us,
+            finish_us=cost.finish_us,
             submit_us=cost.submit_us,
             wait_us=cost.wait_us,
         )
@@ -261,7 +263,8 @@ def _decode_cell(speed: DecodeSpeed) -> str:
 def _cost_cell(speed: DecodeSpeed) -> str:
     return (
         f"{speed.dispatches_per_token} dispatches, encoded in {speed.encode_us:,.0f} us "
-        f"({speed.encode_us_per_dispatch:.2f} us each), submitted in {speed.submit_us:,.0f} us, "
+        f"({speed.encode_us_per_dispatch:.2f} us each), finished in {speed.finish_us:,.0f} us, "
+        f"submitted in {speed.submit_us:,.0f} us, "
         f"{speed.wait_us:,.0f} us of waiting"
     )
 

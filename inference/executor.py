@@ -34,6 +34,7 @@ class StepCost:
 
     dispatches: int = 0
     encode_us: float = 0.0
+    finish_us: float = 0.0
     submit_us: float = 0.0
     wait_us: float = 0.0
 

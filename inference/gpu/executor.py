@@ -17,6 +17,7 @@ from inference.gpu.buffers import BufferPool
 from inference.gpu.device import RAISED_LIMITS, AdapterReport, DeviceCaps, describe_caps, open_device
 from inference.gpu.encoder import PassEncoder, Prepared
 from inference.gpu.pipelines import PipelineCache
+from inference.gpu.polling import ask_instead_of_waiting
 from inference.gpu.probes import probe_subgroups
 from inference.gpu.program import Program, decide, make_program, make_scratch
 from inference.gpu.queue import StepQueue, run_once
@@ -47,7 +48,7 @@ KV_BUCKETS = (256, 1024, 4096, 16384, 65536, 2**31)
 
 # Tokens in flight: enough that the GPU never waits for Python. On a software adapter a step takes a second and
 # what is computed past a stop is lost, so only one.
-DEPTH = 4
+DEPTH = 6
 SOFTWARE_DEPTH = 1
 
 LOGITS_BYTES = 64 * 1024 * 1024
@@ -103,6 +104,9 @@ class WebGpuExecutor:
         self.adapter = f"{report.name} ({report.backend})"
         self._gpu = open_device(adapter)
         self.caps = describe_caps(adapter, self._gpu, *probe_subgroups(self._gpu))
+        if not self.caps.software:
+            # On a software adapter steps are not in flight together, and asking would take time from computing.
+            ask_instead_of_waiting(self._gpu)
         self.chunk = step_rows(self.caps)
         row_bytes = config.vocab_size * 4
         self.logits_chunk = next(
@@ -232,6 +236,7 @@ class WebGpuExecutor:
         return StepCost(
             dispatches=self._dispatches_per_step,
             encode_us=self._queue.encode_s / steps * 1e6,
+            finish_us=self._queue.finish_s / steps * 1e6,
             submit_us=self._queue.submit_s / steps * 1e6,
             wait_us=self._queue.wait_s / steps * 1e6,
         )

@@ -15,11 +15,14 @@ from inference.errors import DeviceLost
 from inference.gpu.buffers import BufferPool
 from inference.gpu.encoder import PassEncoder, Prepared
 
+FINISHERS = 2
+"""Threads that finish command buffers: with two, the GPU and no longer they are what decoding waits for."""
+
 
 class StepQueue:
     """Steps in flight on one device, oldest first. Each copies a small result that is mapped when it is due.
 
-    One thread encodes while a second finishes and submits; nothing else happens in the second.
+    One thread encodes while others finish what it encoded, two steps at a time, and one more submits in order.
     """
 
     def __init__(self, device: Any, pool: BufferPool, encoder: PassEncoder, result: Any, depth: int) -> None:
@@ -29,9 +32,11 @@ class StepQueue:
         self._result = result
         self._ring = deque(pool.create_readback(result.size, f"result {index}") for index in range(depth))
         self._in_flight: deque[tuple[Future[Any], Any]] = deque()
-        # Finishing a command buffer costs as much as encoding it and releases the interpreter's lock.
-        self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submit")
+        # Finishing a command buffer costs more than encoding it, and releases the interpreter's lock.
+        self._finishers = ThreadPoolExecutor(FINISHERS, thread_name_prefix="finish")
+        self._submitter = ThreadPoolExecutor(1, thread_name_prefix="submit")
         self.encode_s = 0.0
+        self.finish_s = 0.0
         self.submit_s = 0.0
         self.wait_s = 0.0
         self.steps = 0
@@ -58,7 +63,8 @@ class StepQueue:
         if measured:
             self.encode_s += time.perf_counter() - start
             self.steps += 1
-        self._in_flight.append((self._submitter.submit(self._finish, encoder, readback, measured), readback))
+        finished = self._finishers.submit(self._finish, encoder, measured)
+        self._in_flight.append((self._submitter.submit(self._submit, finished, readback, measured), readback))
 
     def next_result(self) -> np.ndarray:
         """Wait for the oldest step; its result as uint32 words. Raises DeviceLost."""
@@ -85,7 +91,7 @@ class StepQueue:
 
     def reset_cost(self) -> None:
         """Start measuring host costs anew."""
-        self.encode_s = self.submit_s = self.wait_s = 0.0
+        self.encode_s = self.finish_s = self.submit_s = self.wait_s = 0.0
         self.steps = 0
 
     def close(self) -> None:
@@ -93,12 +99,21 @@ class StepQueue:
         try:
             self.drain()
         finally:
+            self._finishers.shutdown()
             self._submitter.shutdown()
 
-    def _finish(self, encoder: Any, readback: Any, measured: bool) -> Any:
-        """In the second thread: finish, submit, and start mapping the result."""
+    def _finish(self, encoder: Any, measured: bool) -> Any:
         start = time.perf_counter()
-        _guarded(lambda: self._device.queue.submit([encoder.finish()]))
+        commands = _guarded(encoder.finish)
+        if measured:
+            self.finish_s += time.perf_counter() - start
+        return commands
+
+    def _submit(self, finished: Future[Any], readback: Any, measured: bool) -> Any:
+        """Submit, in the order of the calls, and start mapping the result."""
+        commands = finished.result()
+        start = time.perf_counter()
+        _guarded(lambda: self._device.queue.submit([commands]))
         promise = readback.map_async(wgpu.MapMode.READ)
         if measured:
             self.submit_s += time.perf_counter() - start
