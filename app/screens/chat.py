@@ -246,7 +246,7 @@ class ChatScreen(Screen[None]):
     def action_toggle_panel(self, name: str) -> None:
         """Open or close a panel."""
         self._panels.toggle(name)
-        if not self.focused or not self.focused.display:
+        if not (self.focused and all(node.display for node in self.focused.ancestors_with_self)):
             self.query_one(Prompt).focus()
 
     def action_toggle_thoughts(self) -> None:

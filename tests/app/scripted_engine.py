@@ -325,4 +325,4 @@ def resolve_adapter(name: str, progress: Callable[[Loading | Notice], None], can
         time.sleep(0.01)
         if cancelled():
             raise Cancelled("the download was cancelled")
-    return f"/lora/{name}"
+    return name if name.startswith("/") else f"/lora/{name}"

@@ -32,7 +32,15 @@ def height(t: float) -> float:
 | 東京 | 1.9 |
 | Saint-Malo | 12.2 |
 """
-KEYS = {"chat": (), "dtypes": ("f2",), "memory": ("f3",), "kv": ("f4",), "help": ("f1",), "models": ("f5",)}
+KEYS = {
+    "chat": (),
+    "dtypes": ("f2",),
+    "memory": ("f3",),
+    "kv": ("f4",),
+    "lora": ("f6",),
+    "help": ("f1",),
+    "models": ("f5",),
+}
 SIZES = [(120, 40), (80, 24)]
 
 
@@ -52,14 +60,15 @@ async def talk(pilot: Pilot[None]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("screen", ["chat", "dtypes", "memory", "kv", "help", "models"])
+@pytest.mark.parametrize("screen", ["chat", "dtypes", "memory", "kv", "lora", "help", "models"])
 def test_screen(snap_compare: Any, make_app: Callable[..., MadeApp], steady: None, size: Any, screen: str) -> None:
     async def run_before(pilot: Pilot[None]) -> None:
         await talk(pilot)
         await pilot.press(*KEYS[screen])
         await pilot.pause(0.3)
 
-    app = make_app(Script(pieces=tuple(REPLY[start : start + 5] for start in range(0, len(REPLY), 5))))
+    loras = (("pirate", 0.5), ("org/sage", -0.25)) if screen == "lora" else ()
+    app = make_app(Script(pieces=tuple(REPLY[start : start + 5] for start in range(0, len(REPLY), 5))), loras=loras)
     assert snap_compare(app, terminal_size=size, run_before=run_before)
 
 
