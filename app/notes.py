@@ -31,7 +31,7 @@ def loaded_notes(loaded: Loaded, goes_on: bool) -> Iterator[str]:
         yield f"The conversation is kept and read anew with your next message; KV layout: {info.kv_layout}."
     yield from info.notices
     if loaded.thinks:
-        yield "It may think before it answers; ctrl+t or a click on the line of a thought unfolds it."
+        yield "The model may think before it answers; ctrl+t or a click on the line of a thought unfolds it."
 
 
 def adapters_note(adapters: Sequence[AppliedAdapter], goes_on: bool) -> str:

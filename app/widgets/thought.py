@@ -118,15 +118,15 @@ def _head(line: str, unfolded: bool, width: int, look: Look, hint: str = "") -> 
     last = " ".join(next((part for part in reversed(hint.split("\n")) if part.strip()), "").split())
     room = inner - cell_len(text) - len(" · ")
     if cell_len(last) > room:
-        last = "…" + _last_cells(last, room - 1)
-    shown = f"{text} · {last}" if last and room > len("…") else text
+        last = "…" + _last_cells(last, room - 1) if room > 1 else ""
+    shown = f"{text} · {last}" if last else text
     (strip,) = strips([[Segment(set_cell_size(shown, min(inner, cell_len(shown))), look.muted)]], width, look)
     return strip
 
 
 def _last_cells(text: str, width: int) -> str:
     """The end of `text`, at most `width` cells of it."""
-    end = text[-max(width, 1) :]
+    end = text[-width:]
     while cell_len(end) > width:
         end = end[1:]
     return end.lstrip()

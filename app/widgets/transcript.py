@@ -62,6 +62,7 @@ class Transcript(ScrollView, can_focus=True):
     }
     """
     ALLOW_SELECT = True
+    FOCUS_ON_CLICK = False  # what is typed after a click still goes to the prompt
 
     # As in Textual but without a layout of the whole screen at each change: only the scroll bar depends on it.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False)

@@ -17,8 +17,11 @@ from typing import Any
 import pytest
 
 import app.cli
+from app.ask import Question, ask
+from app.terminal import ProgressLine
 from inference.engine import Engine
 from inference.errors import BadModelFile
+from inference.thinking import KNOWN_MARKS
 from tests.app.scripted_engine import Script, ScriptedEngine
 
 ROOT = Path(__file__).parents[2]
@@ -186,6 +189,44 @@ def test_input_that_is_not_text_is_one_line_and_1(chat: Any, model: str, monkeyp
 def test_text_is_raw_in_a_pipe(chat: Any, model: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert chat("ask", "x", "-m", model, script=Script(pieces=("a\x1b[31m", "日本\n"))) == 0
     assert capfd.readouterr().out == "a\x1b[31m日本\n"
+
+
+THOUGHT = Script(pieces=("<think>", "\nThe moon\x1b", "[2J.\n", "</think>", "\n\nTides."), thinking=KNOWN_MARKS[0])
+
+
+def test_a_thought_is_not_part_of_the_output(chat: Any, model: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert chat("ask", "x", "-m", model, script=THOUGHT) == 0
+    assert capfd.readouterr() == ("Tides.\n", "")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_thought_is_shown_dim_on_a_terminal(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert ask(ScriptedEngine(THOUGHT), Question("x", as_json=as_json), ProgressLine()) == 0  # type: ignore[arg-type]
+    out, err = capsys.readouterr()
+    if as_json:
+        assert json.loads(out)["text"] == "".join(THOUGHT.pieces)
+        assert err == ""
+    else:
+        assert out == "Tides.\n"
+        assert err.startswith("\x1b[2m") and err.endswith("\x1b[22m")
+        assert err.replace("\x1b[2m", "").replace("\x1b[22m", "") == "The moon␛[2J.\n\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [((), "ended its reply after a thought, without an answer"), (("--max-tokens", "2"), "was cut after 2 tokens")],
+)
+def test_a_thought_without_an_answer_is_said(
+    chat: Any, model: str, capfd: Any, arguments: tuple[str, ...], complaint: str
+) -> None:
+    script = Script(pieces=("The", " moon", "."), thinking=KNOWN_MARKS[0], prompt_end="<think>\n")
+    assert chat("ask", "x", "-m", model, *arguments, script=script) == 0
+    out, err = capfd.readouterr()
+    assert out == "\n"
+    assert complaint in err and err.count("\n") == 1
 
 
 def test_an_interrupt_stops_the_answer_and_gives_130(chat: Any, model: str, capfd: pytest.CaptureFixture[str]) -> None:

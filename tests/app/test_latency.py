@@ -14,6 +14,7 @@ from textual.widgets import TextArea
 
 from app.widgets.prompt import Prompt
 from app.widgets.transcript import Transcript
+from inference.thinking import KNOWN_MARKS
 from tests.app.conftest import MadeApp
 from tests.app.scripted_engine import Script
 from tests.app.test_chat import loaded, say, until
@@ -23,6 +24,9 @@ MARKDOWN = (
     "- an item of a list\n- another *item*\n\n```python\ndef f(x: int) -> int:\n    return x + 1\n```\n\n"
 )
 PIECES = tuple(MARKDOWN[start : start + 4] for start in range(0, len(MARKDOWN), 4)) * 400
+REPLY = Script(pieces=PIECES, tokens_per_s=600)
+# As long as a thought of 30,000 tokens, and going on.
+THOUGHT = Script(pieces=("<think>", "word, " * 30_000, *PIECES), tokens_per_s=600, thinking=KNOWN_MARKS[0])
 
 
 @contextmanager
@@ -36,14 +40,17 @@ def short_switch_interval() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+@pytest.mark.parametrize(
+    ("script", "size"), [(REPLY, (120, 40)), (REPLY, (80, 24)), (THOUGHT, (120, 40))], ids=["wide", "narrow", "thought"]
+)
 async def test_a_key_is_echoed_within_50_ms_while_generating(
-    make_app: Callable[..., MadeApp], size: tuple[int, int]
+    make_app: Callable[..., MadeApp], script: Script, size: tuple[int, int]
 ) -> None:
-    app = make_app(Script(pieces=PIECES, tokens_per_s=600))
+    app = make_app(script)
     drawn: list[float] = []
     async with app.run_test(size=size) as pilot:
         await loaded(pilot)
+        await pilot.press("ctrl+t")  # thoughts are unfolded
         await say(pilot, "go")
         await until(pilot, lambda: pilot.app.screen.query_one(Transcript).max_scroll_y > 100, 20)
         prompt = pilot.app.screen.query_one(Prompt)

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from app.widgets.load_bar import LoadBar
 from app.widgets.transcript import Transcript
 from inference.events import Loading, Timings
+from inference.thinking import KNOWN_MARKS
 from tests.app.conftest import MadeApp
 from tests.app.scripted_engine import Script, ScriptedEngine
 from tests.app.test_chat import answered, loaded, say, until
@@ -92,3 +93,30 @@ def test_screen_in_light_colours(snap_compare: Any, make_app: Callable[..., Made
 
     app = make_app(Script(pieces=(REPLY,)))
     assert snap_compare(app, terminal_size=(100, 30), run_before=run_before)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_thoughts(
+    snap_compare: Any, make_app: Callable[..., MadeApp], steady: None, monkeypatch: pytest.MonkeyPatch, size: Any
+) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        await talk(pilot)
+        await pilot.press("ctrl+t")
+        await say(pilot, "And why twice?")
+        await answered(pilot, 2)
+        await pilot.press("ctrl+t")
+        view = pilot.app.screen.query_one(Transcript)
+        await until(pilot, lambda: "▾" not in view.text)
+        row = max(row for row, text in enumerate(view.text.split("\n")) if "▸" in text) - view.scroll_offset.y
+        await pilot.click(view, offset=(4, row))
+        await until(pilot, lambda: "▾" in view.text)
+        await pilot.pause(0.2)
+
+    monkeypatch.setattr("app.widgets.thought.format_seconds", lambda seconds: "2.34 s")
+    thought = (
+        "The person asks| about tides.|\n\nThe moon| pulls| the water nearest to it more than the earth's core, "
+        "and that more than the water on the far side, so *two* bulges are there.\n"
+    )
+    pieces = ("<think>\n", *thought.split("|"), "</think>\n\n", "Because there are **two** bulges.")
+    app = make_app(Script(pieces=pieces, thinking=KNOWN_MARKS[0]))
+    assert snap_compare(app, terminal_size=size, run_before=run_before)
