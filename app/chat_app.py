@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -18,10 +18,9 @@ from app.model_list import ModelEntry
 from app.screens.chat import ChatScreen
 from app.screens.help import HelpScreen
 from app.screens.models import ModelMenu
-from app.settings import Settings, Sources, with_model
-from app.settings_control import SettingsControl
+from app.settings import Settings, save_settings, with_model
 from app.start import Start
-from app.theme import THEMES
+from app.theme import GLASS, GLASS_LIGHT
 from app.widgets.prompt import Prompt
 from inference.fit import Fit
 from inference.kv.names import SUMMARIES
@@ -38,7 +37,6 @@ class ChatApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True, tooltip="Leave Glasschat"),
         Binding("ctrl+p", "command_palette", "All", id="app.palette", priority=True, tooltip="Search all commands"),
-        Binding("f9", "settings", "Settings", id="app.settings", show=False, tooltip="All settings, and the keys"),
         Binding("ctrl+c", "help_quit", show=False, system=True),
     ]
 
@@ -47,26 +45,26 @@ class ChatApp(App[None]):
         engine: EngineThread,
         list_models: Callable[[str], list[ModelEntry]],
         find_fit: Callable[[Path, str], Fit],
-        sources: Sources,
+        settings: Settings,
+        settings_file: Path,
         start: Start,
     ) -> None:
-        # Without colours there is no use in those of a theme: what is left are the terminal's own two.
-        super().__init__(ansi_color=True if sources.no_color else None)
+        super().__init__()
         self._engine = engine
         self._list_models = list_models
         self._find_fit = find_fit
+        self._settings = settings
+        self._settings_file = settings_file
         self._start = start
         self._chat = ChatScreen(engine, start)
-        self._settings = SettingsControl(self, sources, self._chat.note, self._use)
-        for theme in THEMES:
-            self.register_theme(theme)
+        self.register_theme(GLASS)
+        self.register_theme(GLASS_LIGHT)
 
     def get_default_screen(self) -> Screen[None]:
         return self._chat
 
     def on_mount(self) -> None:
-        self._settings.apply()
-        self._use(self._settings.settings)
+        self.theme = self._settings.theme if self._settings.theme in self.available_themes else GLASS.name
         self.theme_changed_signal.subscribe(self, self._remember_theme)
         for notice in self._start.notices:
             self._chat.note(notice)
@@ -85,7 +83,7 @@ class ChatApp(App[None]):
         device = self._chat.loaded_device or self._start.device
         entries = self._list_models(device)
         starter = next((entry.name for entry in entries if entry.starter), "")
-        preferred = self._settings.settings.model or starter
+        preferred = self._settings.model or starter
         menu = ModelMenu(entries, self._chat.loaded_path, preferred, lambda path: self._find_fit(path, device))
         self.push_screen(menu, lambda name: self._chat.load(name) if name else None)
 
@@ -104,25 +102,17 @@ class ChatApp(App[None]):
         self.push_screen(HelpScreen([(", ".join(keys[id][0]), keys[id][1]) for id in ordered]))
 
     def on_chat_screen_model_loaded(self, event: ChatScreen.ModelLoaded) -> None:
-        self._settings.remember("model", with_model(self._settings.settings, event.source).model)
-
-    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        self._settings.steady(event.widget)
-
-    def action_settings(self) -> None:
-        """Open the settings."""
-        self._settings.open()
-
-    def set_setting(self, argument: str) -> None:
-        """Do what `/set ARGUMENT` asks for."""
-        self._settings.run(argument)
+        self._remember(with_model(self._settings, event.source))
 
     def _remember_theme(self, theme: Theme) -> None:
-        if theme.name != self._settings.theme:
-            self._settings.remember("theme", theme.name)
+        self._remember(replace(self._settings, theme=theme.name))
 
-    def _use(self, settings: Settings) -> None:
-        self._chat.use_settings(settings)
+    def _remember(self, settings: Settings) -> None:
+        if settings == self._settings:
+            return
+        self._settings = settings
+        if notice := save_settings(settings, self._settings_file):
+            self._chat.note(notice)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         chat = self._chat
@@ -139,7 +129,6 @@ class ChatApp(App[None]):
         yield SystemCommand("Copy the last reply", "As the model wrote it, without a thought", chat.action_copy_reply)
         yield SystemCommand("Thoughts", "Unfold or fold what models think", chat.action_toggle_thoughts)
         yield SystemCommand("Stop", "Stop the reply or the load", chat.action_stop)
-        yield SystemCommand("Settings", "All settings, and the keys", self.action_settings)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
         yield SystemCommand("Help", "Keys and commands", self.action_help)
         yield SystemCommand("Quit", "Leave Glasschat", self.action_quit)
