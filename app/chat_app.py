@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -15,12 +16,14 @@ from textual.theme import Theme
 
 from app.engine_thread import EngineThread
 from app.model_list import ModelEntry
+from app.options import SAMPLING_NAMES
 from app.screens.chat import ChatScreen
 from app.screens.help import HelpScreen
 from app.screens.models import ModelMenu
-from app.settings import Settings, save_settings, with_model
+from app.settings import Settings, Sources, with_model
+from app.settings_control import SettingsControl
 from app.start import Start
-from app.theme import GLASS, GLASS_LIGHT
+from app.theme import THEMES
 from app.widgets.prompt import Prompt
 from inference.fit import Fit
 from inference.kv.names import SUMMARIES
@@ -37,6 +40,7 @@ class ChatApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True, tooltip="Leave Glasschat"),
         Binding("ctrl+p", "command_palette", "All", id="app.palette", priority=True, tooltip="Search all commands"),
+        Binding("f9", "settings", "Settings", id="app.settings", show=False, tooltip="All settings, and the keys"),
         Binding("ctrl+c", "help_quit", show=False, system=True),
     ]
 
@@ -45,26 +49,25 @@ class ChatApp(App[None]):
         engine: EngineThread,
         list_models: Callable[[str], list[ModelEntry]],
         find_fit: Callable[[Path, str], Fit],
-        settings: Settings,
-        settings_file: Path,
+        sources: Sources,
         start: Start,
     ) -> None:
-        super().__init__()
+        # Without colours there is no use in those of a theme: what is left are the terminal's own two.
+        super().__init__(ansi_color=True if sources.no_color else None)
         self._engine = engine
         self._list_models = list_models
         self._find_fit = find_fit
-        self._settings = settings
-        self._settings_file = settings_file
         self._start = start
         self._chat = ChatScreen(engine, start)
-        self.register_theme(GLASS)
-        self.register_theme(GLASS_LIGHT)
+        self._settings = SettingsControl(self, sources, self._chat.note, self._use)
+        for theme in THEMES:
+            self.register_theme(theme)
 
     def get_default_screen(self) -> Screen[None]:
         return self._chat
 
     def on_mount(self) -> None:
-        self.theme = self._settings.theme if self._settings.theme in self.available_themes else GLASS.name
+        self._settings.apply()
         self.theme_changed_signal.subscribe(self, self._remember_theme)
         for notice in self._start.notices:
             self._chat.note(notice)
@@ -83,7 +86,7 @@ class ChatApp(App[None]):
         device = self._chat.loaded_device or self._start.device
         entries = self._list_models(device)
         starter = next((entry.name for entry in entries if entry.starter), "")
-        preferred = self._settings.model or starter
+        preferred = self._settings.settings.model or starter
         menu = ModelMenu(entries, self._chat.loaded_path, preferred, lambda path: self._find_fit(path, device))
         self.push_screen(menu, lambda name: self._chat.load(name) if name else None)
 
@@ -102,17 +105,27 @@ class ChatApp(App[None]):
         self.push_screen(HelpScreen([(", ".join(keys[id][0]), keys[id][1]) for id in ordered]))
 
     def on_chat_screen_model_loaded(self, event: ChatScreen.ModelLoaded) -> None:
-        self._remember(with_model(self._settings, event.source))
+        self._settings.remember("model", with_model(self._settings.settings, event.source).model)
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        self._settings.steady(event.widget)
+
+    def action_settings(self) -> None:
+        """Open the settings."""
+        self._settings.open()
+
+    def set_setting(self, argument: str) -> None:
+        """Do what `/set ARGUMENT` asks for."""
+        self._settings.run(argument)
 
     def _remember_theme(self, theme: Theme) -> None:
-        self._remember(replace(self._settings, theme=theme.name))
+        if theme.name != self._settings.theme:
+            self._settings.remember("theme", theme.name)
 
-    def _remember(self, settings: Settings) -> None:
-        if settings == self._settings:
-            return
-        self._settings = settings
-        if notice := save_settings(settings, self._settings_file):
-            self._chat.note(notice)
+    def _use(self, settings: Settings) -> None:
+        changes = {name: getattr(settings, name) for name in SAMPLING_NAMES}
+        self._chat.sampling = replace(self._chat.sampling, **changes)
+        self._chat.max_tokens = settings.max_tokens
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         chat = self._chat
@@ -129,6 +142,7 @@ class ChatApp(App[None]):
         yield SystemCommand("Copy the last reply", "As the model wrote it, without a thought", chat.action_copy_reply)
         yield SystemCommand("Thoughts", "Unfold or fold what models think", chat.action_toggle_thoughts)
         yield SystemCommand("Stop", "Stop the reply or the load", chat.action_stop)
+        yield SystemCommand("Settings", "All settings, and the keys", self.action_settings)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
         yield SystemCommand("Help", "Keys and commands", self.action_help)
         yield SystemCommand("Quit", "Leave Glasschat", self.action_quit)

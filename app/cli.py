@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from app.settings import load_settings, log_path, save_settings, settings_path, with_model
+from app.settings import Sources, load_settings, log_path, read_sources, save_settings, settings_path, with_model
 
 if TYPE_CHECKING:
     from app.terminal import ProgressLine as Progress
@@ -29,11 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     from inference.errors import GlasschatError
 
     parser = _parser()
-    given = vars(parser.parse_args(argv))
+    flags = vars(parser.parse_args(argv))
+    sources = read_sources(settings_path(), os.environ, flags)
     log = start_log(log_path())
     with native_stderr_to_log(log):
         try:
-            return _command(given)(given)
+            if flags.get("raw") and flags.get("system"):
+                raise UsageError("--raw sends the text alone; it cannot be used with --system")
+            return _command(flags, sources)(sources.given | flags)
         except UsageError as error:
             _complain(str(error))
             return 2
@@ -108,8 +111,13 @@ def _counts(least: int) -> Callable[[str], tuple[int, ...]]:
     return counts
 
 
-def _command(given: Given) -> Callable[[Given], int]:
-    match given["command"]:
+def _command(flags: Given, sources: Sources) -> Callable[[Given], int]:
+    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if flags["command"] is None and on_terminal:
+        return lambda given: _screen(given, sources)
+    for notice in sources.notices:
+        _complain(notice)
+    match flags["command"]:
         case "ask":
             return _ask
         case "models":
@@ -118,8 +126,7 @@ def _command(given: Given) -> Callable[[Given], int]:
             return _doctor
         case "bench":
             return _bench
-    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    return _screen if on_terminal else _ask
+    return _ask
 
 
 def _open(path: str, given: Given, progress: Any) -> Engine:
@@ -142,16 +149,14 @@ def _located(given: Given) -> Iterator[tuple[str, Progress]]:
     from inference.catalog import load_catalog
     from inference.hub import default_store
 
-    settings, notice = load_settings(settings_path())
-    if notice:
-        _complain(notice)
     catalog, progress = load_catalog(), ProgressLine()
-    name = given.get("model") or settings.model or catalog.starter
+    name = given.get("model") or catalog.starter
     try:
         yield resolve_model(name, progress, lambda: False, catalog=catalog, store=default_store()), progress
     finally:
         progress.wipe()
-    if (used := with_model(settings, name)) != settings and (notice := save_settings(used, settings_path())):
+    saved, _ = load_settings(settings_path())
+    if notice := save_settings(with_model(saved, name), settings_path()):
         _complain(notice)
 
 
@@ -167,16 +172,15 @@ def _opened(given: Given) -> Iterator[Engine]:
 
 
 def _ask(given: Given) -> int:
-    from app.ask import Question, UsageError, ask, read_question
+    from app.ask import Question, ask, read_question
     from app.options import sampling_options
     from app.terminal import ProgressLine
 
-    if given.get("raw") and given.get("system"):
-        raise UsageError("--raw sends the text alone; it cannot be used with --system")
+    raw = given.get("raw", False)
     question = Question(
         text=read_question(given.get("prompt")),
-        system=given.get("system", ""),
-        raw=given.get("raw", False),
+        system="" if raw else given.get("system", ""),
+        raw=raw,
         max_tokens=given.get("max_tokens"),
         sampling=sampling_options(given),
         as_json=given.get("json", False),
@@ -185,7 +189,7 @@ def _ask(given: Given) -> int:
         return ask(engine, question, ProgressLine())
 
 
-def _screen(given: Given) -> int:
+def _screen(given: Given, sources: Sources) -> int:
     from functools import partial
 
     from app.chat_app import ChatApp
@@ -197,17 +201,16 @@ def _screen(given: Given) -> int:
     from inference.catalog import load_catalog
     from inference.hub import default_store
 
-    settings, notice = load_settings(settings_path())
     catalog, store = load_catalog(), default_store()
     start = Start(
-        model=given.get("model") or settings.model,
+        model=given.get("model", ""),
         sampling=sampling_options(given),
         max_tokens=given.get("max_tokens"),
         system=given.get("system", ""),
         kv=given.get("kv", "auto"),
         loras=tuple(given.get("loras", ())),
         device=given.get("device", "auto").replace("auto", ""),
-        notices=(notice,) if notice else (),
+        notices=sources.notices,
     )
     engine = EngineThread(
         partial(resolve_usable_model, catalog=catalog, store=store),
@@ -215,7 +218,7 @@ def _screen(given: Given) -> int:
         partial(resolve_adapter, store=store),
     )
     list_models, find_fit = partial(model_entries, catalog, store), FitFinder(engine_options(given))
-    app = ChatApp(engine, list_models, find_fit, settings, settings_path(), start)
+    app = ChatApp(engine, list_models, find_fit, sources, start)
     app.run()
     if app.return_code:
         _complain(f"the screen broke off on an unexpected error; the details are in {log_path()}")

@@ -11,6 +11,9 @@ from typing import Any
 from inference.kv.names import LAYOUTS, SUMMARIES
 from inference.sampling import Sampling
 
+SAMPLING_NAMES = ("temperature", "top_k", "top_p", "min_p", "repetition", "frequency", "presence", "seed")
+"""The settings that are fields of Sampling."""
+
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -96,8 +99,7 @@ def engine_options(given: dict[str, Any]) -> EngineOptions:
 
 def sampling_options(given: dict[str, Any]) -> Sampling:
     """The sampling out of the parsed arguments."""
-    names = ("temperature", "top_k", "top_p", "min_p", "seed")
-    options = {name: given[name] for name in names if name in given}
+    options = {name: given[name] for name in SAMPLING_NAMES if name in given}
     return Sampling(**options, stop=tuple(given.get("stop", ())))
 
 

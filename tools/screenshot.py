@@ -14,7 +14,7 @@ from app.engine_thread import EngineThread
 from app.fit_report import FitFinder
 from app.model_list import model_entries, resolve_adapter, resolve_usable_model
 from app.options import EngineOptions
-from app.settings import Settings
+from app.settings import Sources
 from app.start import Start
 from app.widgets.status_bar import StatusBar
 from inference import Engine, Sampling
@@ -36,7 +36,7 @@ async def take(model: str, device: str) -> str:
     start = Start(model or catalog.starter, Sampling(temperature=0), max_tokens=200)
     with tempfile.TemporaryDirectory() as folder:
         list_models, find_fit = partial(model_entries, catalog, store), FitFinder(EngineOptions(device=device))
-        app = ChatApp(engine, list_models, find_fit, Settings(), Path(folder) / "settings.toml", start)
+        app = ChatApp(engine, list_models, find_fit, Sources(Path(folder) / "settings.toml", {"theme": "glass"}), start)
         async with app.run_test(size=(120, 44)) as pilot:
 
             async def settle() -> None:

@@ -43,7 +43,7 @@ from inference.events import Finished, Loading, Notice, Prefill, Stats, Token
 from inference.kv.names import SUMMARIES
 
 _DRAINS_PER_S = 30
-_FIGURES_PERIOD_S = 0.5  # nobody reads them faster, and each change is a repaint
+_FIGURES_PERIOD_S = {"full": 0.5, "basic": 0.5, "none": 2.0}  # by animation level; each change is a repaint
 
 
 class ChatScreen(Screen[None]):
@@ -77,8 +77,8 @@ class ChatScreen(Screen[None]):
     def __init__(self, engine: EngineThread, start: Start) -> None:
         super().__init__()
         self._engine = engine
-        self._sampling = start.sampling
-        self._max_tokens = start.max_tokens
+        self.sampling = start.sampling
+        self.max_tokens = start.max_tokens
         self._layout = start.kv
         self._conversation = Conversation(start.system)
         self._answer: Answer | None = None
@@ -169,7 +169,7 @@ class ChatScreen(Screen[None]):
         self._answer = Answer(self._replies)
         self._transcript.begin_reply(self._loaded.title)
         messages = self._conversation.messages()
-        self._engine.submit(Generate(self._replies, messages, self._sampling, self._max_tokens))
+        self._engine.submit(Generate(self._replies, messages, self.sampling, self.max_tokens))
         self._set_status(state="reading", busy=True, rate=0.0)
 
     def _run_command(self, command: SlashCommand) -> None:
@@ -290,7 +290,7 @@ class ChatScreen(Screen[None]):
                 self._set_status(state=f"reading {event.done}/{event.total}" if done else "writing")
             case Stats():
                 self._stats = event
-                if time.monotonic() - self._stats_shown > _FIGURES_PERIOD_S:
+                if time.monotonic() - self._stats_shown > _FIGURES_PERIOD_S[self.app.animation_level]:
                     self._show_stats()
             case Notice():
                 self.note(event.text)

@@ -44,7 +44,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
             check(setting, found)
         except ValueError as error:
             used = "it is ignored" if setting.default in (None, "") else f"the default, {setting.default}, is used"
-            notices.append(f"In {path}, {setting.name} is {_short(found)}, expected {error}; {used}.")
+            notices.append(f"In {path}, {setting.name} is {_short(found)}, {error}; {used}.")
             return False
         return True
 

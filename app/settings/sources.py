@@ -26,6 +26,8 @@ class Sources:
     variables: Mapping[str, str] = field(default_factory=dict)
     """The variable that each value in `environment` came from."""
     notices: tuple[str, ...] = ()
+    no_color: bool = False
+    """Whether the environment asks for no colours at all, https://no-color.org."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def read_sources(path: Path, environ: Mapping[str, str], flags: Mapping[str, Any
     file, notices = read_file(path)
     environment, variables, wrong = _read_environment(environ)
     known = {name: value for name, value in flags.items() if name in all_settings()}
-    return Sources(path, file, environment, known, variables, notices + wrong)
+    return Sources(path, file, environment, known, variables, notices + wrong, bool(environ.get("NO_COLOR")))
 
 
 def _read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], tuple[str, ...]]:
@@ -102,7 +104,7 @@ def _read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[
         try:
             value = parse(own, text)
         except ValueError as error:
-            notices.append(f"{variable} is {visible(text)!r}, expected {error}; it is ignored.")
+            notices.append(f"{variable} is {visible(text)!r}, {error}; it is ignored.")
             continue
         if value is not None:
             values[name], variables[name] = value, variable

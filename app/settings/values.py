@@ -75,7 +75,7 @@ def check(setting: Setting, value: Any) -> Any:
     """
     if setting.table:
         if not isinstance(value, Mapping):
-            raise ValueError(setting.expected)
+            raise ValueError(f"expected {setting.expected}")
         return value
     if value is None and setting.optional:
         return None
@@ -96,7 +96,7 @@ def check(setting: Setting, value: Any) -> Any:
             and (spec.most is None or value <= spec.most)
         )
     if not good:
-        raise ValueError(setting.expected)
+        raise ValueError(f"expected {setting.expected}")
     return value
 
 
@@ -114,7 +114,7 @@ def parse(setting: Setting, text: str) -> Any:
     try:
         number = setting.base(word)
     except ValueError:
-        raise ValueError(setting.expected) from None
+        raise ValueError(f"expected {setting.expected}") from None
     return check(setting, number)
 
 

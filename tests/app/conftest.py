@@ -11,7 +11,7 @@ import pytest
 from app.chat_app import ChatApp
 from app.engine_thread import EngineThread
 from app.model_list import ModelEntry
-from app.settings import Settings
+from app.settings import Sources
 from app.start import Start
 from inference.fit import Fit
 from tests.app.scripted_engine import Script, ScriptedEngine, opener, resolve, resolve_adapter
@@ -42,13 +42,15 @@ class MadeApp(ChatApp):
 def make_app(tmp_path: Path) -> Callable[..., MadeApp]:
     """`make_app(Script(...), ..., model=...)`: the app, playing one script for each model loaded."""
 
-    def make(*scripts: Script, model: str = "first", settings: Settings | None = None, **begin: Any) -> MadeApp:
+    def make(*scripts: Script, model: str = "first", settings: dict[str, Any] | None = None, **begin: Any) -> MadeApp:
         open_engine, engines = opener(*(scripts or (Script(),)))
         settings_file = tmp_path / "settings.toml"
+        # Whatever terminal the tests run in.
+        given = {"theme": "glass"} | (settings or {})
         start = Start(model=model, **begin)
         thread = EngineThread(resolve, open_engine, resolve_adapter)
         app = MadeApp(
-            thread, lambda device: list(ENTRIES), lambda path, device: FIT, settings or Settings(), settings_file, start
+            thread, lambda device: list(ENTRIES), lambda path, device: FIT, Sources(settings_file, given), start
         )
         app.engines, app.settings_file = engines, settings_file
         return app
