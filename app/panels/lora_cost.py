@@ -25,9 +25,8 @@ class LoraCost:
 
 def cost_text(cost: LoraCost, look: Look) -> Text:
     """The lines below the adapters; empty where no adapter is in use."""
-    out = Text()
-    theirs = [row for row in cost.decode if row.kind == "lora"]
-    if not theirs:
+    out, changed = Text(), fusions(cost.decode)
+    if not changed:
         return out
     out.append("Speed    ", look.primary)
     for rate, which in ((cost.rate, "with them"), (cost.plain_rate, "without")):
@@ -35,23 +34,32 @@ def cost_text(cost: LoraCost, look: Look) -> Text:
         out.append(f" {which}{' · ' if which != 'without' else ''}", look.muted)
     if cost.rate and cost.plain_rate:
         out.append(f" · {cost.rate / cost.plain_rate:.2f} of it", look.text)
-    dispatches, of_all = (sum(row.dispatches for row in rows) for rows in (theirs, cost.decode))
+    theirs = sum(row.dispatches for row in cost.decode if row.kind == "lora")
     out.append("\nPlan     ", look.primary)
-    out.append(f"{format_count(dispatches, 'dispatch', 'dispatches')} of {of_all:,} a token", look.text)
-    out.append(" are theirs, the rows “lora” of F2", look.muted)
-    for label, note, layers in fusions(cost.decode):
+    out.append(
+        format_count(sum(row.dispatches for row in cost.decode), "dispatch", "dispatches") + " a token", look.text
+    )
+    alone = f"{theirs:,} for adapters alone, the rows “lora” of F2" if theirs else "none for adapters alone"
+    out.append(f" · {alone}", look.muted)
+    for name, words, layers in changed:
         out.append("\nFusion   ", look.primary)
-        out.append(f"{label} ", look.text)
-        out.append(f"{note}{f' · layers {layer_ranges(layers)}' if layers else ''}", look.muted)
+        out.append(name, look.text)
+        out.append(f" {', '.join(words)}{f' · layers {layer_ranges(layers)}' if layers else ''}", look.muted)
     return out
 
 
-def fusions(rows: Sequence[PlanRow]) -> list[tuple[str, str, list[int]]]:
-    """What rewrites say of adapters: the operation, the note and its layers, in the plan's order."""
-    found: dict[tuple[str, str], list[int]] = {}
+def fusions(rows: Sequence[PlanRow]) -> list[tuple[str, tuple[str, ...], list[int]]]:
+    """What rewrites did for adapters: the operation, the rewrites and its layers, in the plan's order.
+
+    A rewrite that was not applied comes with its reason.
+    """
+    found: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for row in rows:
-        for note in row.notes:
-            if note.startswith("lora_into_matmul") or ("not applied" in note and "adapter" in note):
-                layers = found.setdefault((row.name, note), [])
-                layers.extend(() if row.layer is None else (row.layer,))
-    return [(name, note, layers) for (name, note), layers in found.items()]
+        notes = (
+            note for note in row.notes if note.startswith("lora_") or ("not applied" in note and "adapter" in note)
+        )
+        words = tuple(note if "not applied" in note else note.partition(":")[0] for note in notes)
+        if words:
+            layers = found.setdefault((row.name, words), [])
+            layers.extend(() if row.layer is None else (row.layer,))
+    return [(name, words, layers) for (name, words), layers in found.items()]

@@ -89,7 +89,7 @@ def test_load_strength_reply_failure_and_drop(thread: EngineThread) -> None:
 
     changed = change(thread, (ONE, 1.0))
     assert [(each.adapter.name, each.strength) for each in changed.adapters] == [("adapter1", 1.0)]
-    assert [row.name for row in changed.decode if row.kind == "lora" and row.layer == 0] == [
+    assert [row.name for row in changed.prefill if row.kind == "lora" and row.layer == 0] == [
         "attention.qkv.lora",
         "attention.output.lora",
         "feed_forward.gate_up.lora",
