@@ -3,10 +3,12 @@
 //
 // Bindings: planes of W (weights.wgsl); x (COLUMNS) ${X_TYPE}; [bias (rows of W) f32];
 //           [B of the adapters (rows of W, LORA_RANK) f32]; [norm weight (COLUMNS) f32];
-//           [low_rank (LORA_RANK) f32]; [residual ${Y_TYPE}]; y ${Y_TYPE}, where this part of W fills OUT_ROWS elements from FIRST_ROW on.
+//           [low_rank (LORA_RANK) f32]; [residual ${Y_TYPE}]; y ${Y_TYPE}, where this part of W fills OUT_ROWS
+//           elements from FIRST_ROW on.
 // Grid: ceil(OUT_ROWS / (ROWS * LANE_GROUPS)) workgroups, folded over x and y.
 // LANES invocations share ROWS rows of W; each reads every LANES-th unit of 8 columns. With GATED, W holds
-// OUT_ROWS gate rows, then as many up rows; bias and B of up begin at row UP_FIRST. REDUCE is "subgroup" (shuffles) or "workgroup" (shared memory).
+// OUT_ROWS gate rows, then as many up rows; bias and B of up begin at row UP_FIRST. REDUCE is "subgroup" (shuffles) or
+// "workgroup" (shared memory).
 // Accumulates in f32.
 
 //% if "f16" in (X_TYPE, Y_TYPE)

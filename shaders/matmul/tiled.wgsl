@@ -3,8 +3,8 @@
 //
 // Bindings: planes of W (weights.wgsl); X (T, COLUMNS) ${X_TYPE}; [bias (rows of W) f32];
 //           [B of the adapters (rows of W, LORA_RANK) f32]; [norm weight (COLUMNS) f32];
-//           [low_rank (T, LORA_RANK) f32]; [residual ${Y_TYPE}]; Y (T, Y_COLUMNS) ${Y_TYPE}, where this part of W fills OUT_ROWS columns from FIRST_ROW
-//           on; state u32.
+//           [low_rank (T, LORA_RANK) f32]; [residual ${Y_TYPE}]; Y (T, Y_COLUMNS) ${Y_TYPE}, where this part
+//           of W fills OUT_ROWS columns from FIRST_ROW on; state u32.
 // Grid: (ceil(OUT_ROWS / TILE_COLUMNS), T / TILE_ROWS). Tiles past state.rows leave early.
 // A workgroup makes TILE_ROWS x TILE_COLUMNS outputs, each invocation THREAD_ROWS x THREAD_COLUMNS of them, over
 // slices of TILE_K columns held in workgroup memory. With GATED, W holds OUT_ROWS gate rows, then as many up rows; bias
