@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from app.settings.file import log_path, read_file, save_values, settings_path
+from app.settings.file import history_path, log_path, read_file, save_values, settings_path
 from app.settings.model import Settings, with_model
 from app.settings.sources import Sources, read_sources
 
 __all__ = [
     "Settings",
     "Sources",
+    "history_path",
     "load_settings",
     "log_path",
     "read_sources",

@@ -28,6 +28,11 @@ def log_path() -> Path:
     return platformdirs.user_log_path(_APP, appauthor=False) / "glasschat.log"
 
 
+def history_path() -> Path:
+    """The file of the conversations; it need not exist."""
+    return platformdirs.user_data_path(_APP, appauthor=False) / "history.db"
+
+
 def read_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The good values in the file, by the names of settings, and a notice of one line for each bad one."""
     try:
