@@ -90,8 +90,8 @@ class StoredConversation:
 
 
 def new_id(after: int = 0) -> int:
-    """An id greater than `after`: milliseconds since 1970 and 20 random bits, so that processes do not collide."""
-    return max(after + 1, (time.time_ns() // 1_000_000 << 20) | secrets.randbits(20))
+    """An id greater than `after`: microseconds since 1970 and 10 random bits, so that programs do not collide."""
+    return max(after + 1, (time.time_ns() // 1000 << 10) | secrets.randbits(10))
 
 
 def reason(error: Exception) -> str:

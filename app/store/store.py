@@ -46,7 +46,8 @@ class Store:
     """The history in the file `path`, which several programs may use at once; None keeps it in memory only.
 
     Changes never wait and never fail: while the file cannot be written they are kept in memory, tried again every few
-    seconds, and told of by `drain`. All coroutines raise HistoryError where something cannot be read or written.
+    seconds, and told of by `drain`; lists and searches lack them so long.
+    All coroutines raise HistoryError where something cannot be read or written.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -177,7 +178,7 @@ class Store:
             return
         try:
             refused = write_all(self._connected(), (write for change in self._unsaved for write in change.writes))
-        except (HistoryError, OSError, sqlite3.Error) as error:
+        except Exception as error:  # whatever it is, the changes stay, and the thread lives on to try again
             self._disconnect()
             self._due = time.monotonic() + _RETRY_S
             if not self._failing:
