@@ -59,7 +59,7 @@ class ChatApp(App[None]):
         self._find_fit = find_fit
         self._start = start
         self._chat = ChatScreen(engine, start)
-        self._settings = SettingsControl(self, sources, self._chat.note, self._use)
+        self._settings = SettingsControl(self, sources, self._note, self._use)
         for theme in THEMES:
             self.register_theme(theme)
 
@@ -70,11 +70,15 @@ class ChatApp(App[None]):
         self._settings.apply()
         self.theme_changed_signal.subscribe(self, self._remember_theme)
         for notice in self._start.notices:
-            self._chat.note(notice)
+            self._note(notice)
         if self._start.model:
             self._chat.load(self._start.model)
         else:
             self.call_after_refresh(self.action_models)
+
+    def _note(self, text: str) -> None:
+        """Say something in the transcript, as soon as there is one."""
+        self._chat.call_later(self._chat.note, text)
 
     def on_unmount(self) -> None:
         self._engine.shutdown()

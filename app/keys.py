@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def key_problem(binding: KeyBinding, keys: str, wanted: Mapping[str, str], known
         if not _exists(key):
             return f"there is no key {key}, expected one such as f7, ctrl+k or shift+up"
         if not binding.modal and binding.place in _EVERYWHERE | {"prompt"}:
-            if key_to_character(key) is not None:
+            if (key_to_character(key) or "\n").isprintable():
                 return f"{key} is typed into the message, expected one such as f7 or ctrl+k"
             if key not in binding.keys and not binding.priority and key in _editing_keys():
                 return f"{key} edits the message"
@@ -112,7 +113,9 @@ def _exists(key: str) -> bool:
 
 
 def _editing_keys() -> set[str]:
-    return {key for binding in TextArea.BINDINGS if isinstance(binding, Binding) for key in _split(binding.key)}
+    # The prompt leaves the function keys to the chat.
+    keys = {key for binding in TextArea.BINDINGS if isinstance(binding, Binding) for key in _split(binding.key)}
+    return {key for key in keys if not re.fullmatch(r"f\d+", key)}
 
 
 def _meet(one: KeyBinding, other: KeyBinding) -> bool:

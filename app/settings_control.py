@@ -51,9 +51,9 @@ class SettingsControl:
         return choose_theme(self.settings.theme, self._app.available_themes, self._app.console.color_system)
 
     def steady(self, focused: Widget) -> None:
-        """Let the cursor of the widget blink, or not."""
-        if isinstance(focused, Input | TextArea):
-            focused.cursor_blink = focused.cursor_blink and not self.settings.reduced_motion
+        """Keep the cursor of the widget from blinking, where there is to be little motion."""
+        if self.settings.reduced_motion and isinstance(focused, Input | TextArea):
+            focused.cursor_blink = False
 
     def known(self) -> Mapping[str, Setting]:
         """All settings that a person can change, by name; tables entry by entry."""
@@ -83,6 +83,10 @@ class SettingsControl:
                 raise ValueError(problem)
         self.sources, notice = self.sources.changed(name, value)
         self.apply()
+        if name == "reduced_motion":
+            for screen in self._app.screen_stack:
+                for box in (*screen.query(Input), *screen.query(TextArea)):
+                    box.cursor_blink = not self.settings.reduced_motion
         self._changed(self.settings)
         return notice
 

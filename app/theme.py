@@ -96,6 +96,8 @@ GLASS_16 = Theme(
     error="ansi_red",
     dark=True,
     variables={
+        "ansi-background": "ansi_default",
+        "ansi-foreground": "ansi_default",
         "look-muted": "ansi_bright_black",
         "look-faint": "ansi_bright_black",
         "footer-key-foreground": "ansi_cyan",

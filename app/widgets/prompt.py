@@ -41,8 +41,9 @@ class Prompt(TextArea):
         """`accept` is given what is sent; the box is emptied only if it returns True."""
         super().__init__(id=id, highlight_cursor_line=False, placeholder="Write a message")
         self._accept = accept
-        # A text area selects a line with it; here it is a panel's, as its neighbours are.
-        self._bindings.key_to_bindings.pop("f6")
+        # A text area selects with them; here the function keys are the chat's.
+        for key in ("f6", "f7"):
+            self._bindings.key_to_bindings.pop(key)
 
     def action_send(self) -> None:
         if self.text.strip() and self._accept(self.text):
@@ -53,11 +54,11 @@ class Prompt(TextArea):
 
     async def _on_key(self, event: events.Key) -> None:
         # Run here and now, not when the key has bubbled up: what is typed fast must keep its order.
-        for binding in self._bindings.key_to_bindings.get(event.key, ()):
-            if binding.action in ("send", "newline"):
-                event.prevent_default()
-                event.stop()
-                await self.run_action(binding.action)
+        active = self.screen.active_bindings.get(event.key)
+        if active is not None and active.node is self and active.binding.action in ("send", "newline"):
+            event.prevent_default()
+            event.stop()
+            await self.run_action(active.binding.action)
 
     async def _on_paste(self, event: events.Paste) -> None:
         # What is pasted is shown and sent as visible text: it must not act on the terminal.

@@ -13,6 +13,7 @@ from app.engine_thread import EngineThread
 from app.model_list import ModelEntry
 from app.settings import Sources
 from app.start import Start
+from inference.events import Timings
 from inference.fit import Fit
 from tests.app.scripted_engine import Script, ScriptedEngine, opener, resolve, resolve_adapter
 
@@ -56,3 +57,12 @@ def make_app(tmp_path: Path) -> Callable[..., MadeApp]:
         return app
 
     return make
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures that do not depend on the clock, and a cursor that does not blink."""
+    timings = Timings(0.5, 0.01, 1000.0, 1.0, 61.3, 0.12, 31, 12, 180)
+    monkeypatch.setattr(ScriptedEngine, "_timings", lambda *_: timings)
+    monkeypatch.setattr("textual.widgets.TextArea.cursor_blink", False)
+    monkeypatch.setattr("textual.widgets.Input.cursor_blink", False)

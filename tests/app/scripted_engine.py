@@ -184,6 +184,7 @@ class ScriptedEngine:
     kv: str = "auto"
     closed: bool = False
     prompts: list[Any] = field(default_factory=list)
+    samplings: list[Sampling] = field(default_factory=list)
     adapters: ScriptedAdapters = field(default_factory=ScriptedAdapters)
     asked_loras: list[tuple[tuple[str, float], ...]] = field(default_factory=list)
 
@@ -256,6 +257,7 @@ class ScriptedEngine:
     ) -> Iterator[Event]:
         self._cancel.clear()
         self.prompts.append(prompt)
+        self.samplings.append(sampling)
         sequence = sequence or ScriptedSequence()
         script, started = self.script, time.perf_counter()
         words = sum(len(turn["content"].split()) if isinstance(turn, dict) else 1 for turn in prompt)

@@ -10,10 +10,10 @@ from textual.pilot import Pilot
 
 from app.widgets.load_bar import LoadBar
 from app.widgets.transcript import Transcript
-from inference.events import Loading, Timings
+from inference.events import Loading
 from inference.thinking import KNOWN_MARKS
 from tests.app.conftest import MadeApp
-from tests.app.scripted_engine import Script, ScriptedEngine
+from tests.app.scripted_engine import Script
 from tests.app.test_chat import answered, loaded, say, until
 
 REPLY = """## Tides
@@ -43,15 +43,6 @@ KEYS = {
     "models": ("f5",),
 }
 SIZES = [(120, 40), (80, 24)]
-
-
-@pytest.fixture
-def steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures that do not depend on the clock, and a cursor that does not blink."""
-    timings = Timings(0.5, 0.01, 1000.0, 1.0, 61.3, 0.12, 31, 12, 180)
-    monkeypatch.setattr(ScriptedEngine, "_timings", lambda *_: timings)
-    monkeypatch.setattr("textual.widgets.TextArea.cursor_blink", False)
-    monkeypatch.setattr("textual.widgets.Input.cursor_blink", False)
 
 
 async def talk(pilot: Pilot[None]) -> None:
