@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,10 @@ def open_store(path: Path) -> tuple[ModelConfig, WeightStore]:
     """The config and the weights of a GGUF file, or of a folder's safetensors by the .json file that describes them."""
     if path.suffix == ".gguf":
         gguf = open_gguf(path)
-        config = config_from_gguf(gguf)
+        config = replace(config_from_gguf(gguf), name=path.stem)
         return config, WeightStore(gguf, config)
     file = open_safetensors(path.parent)
-    config = config_from_hf(json.loads(path.read_text(encoding="utf-8")), file)
+    config = replace(config_from_hf(json.loads(path.read_text(encoding="utf-8")), file), name=path.parent.name)
     return config, WeightStore(file, config)
 
 
