@@ -78,8 +78,7 @@ GLASS_LIGHT = Theme(
     },
 )
 
-# Only the colours that the terminal itself names, so that it is legible wherever the terminal is; what is chosen stands
-# in reverse, which also shows where there are no colours at all.
+# Only the colours that the terminal itself names, so that it is legible wherever the terminal is.
 GLASS_16 = Theme(
     name="glass-16",
     ansi=True,
@@ -102,9 +101,9 @@ GLASS_16 = Theme(
         "look-faint": "ansi_bright_black",
         "footer-key-foreground": "ansi_cyan",
         "footer-description-foreground": "ansi_default",
-        "block-cursor-foreground": "ansi_default",
-        "block-cursor-background": "ansi_default",
-        "block-cursor-text-style": "reverse",
+        "block-cursor-foreground": "ansi_black",
+        "block-cursor-background": "ansi_cyan",
+        "block-cursor-text-style": "none",
         "block-cursor-blurred-foreground": "ansi_default",
         "block-cursor-blurred-background": "ansi_default",
         "block-cursor-blurred-text-style": "bold",

@@ -46,6 +46,11 @@ class SettingsScreen(ModalScreen[None]):
     SettingsScreen #detail { height: 2; padding: 0 1; margin: 1 0 0 0; }
     SettingsScreen.-narrow > Vertical { height: 100%; }
     """
+    # Stronger than the list's own.
+    CSS = """
+    SettingEditor SelectOverlay { constrain: none inflect; border: round $primary; background: $background; }
+    SettingEditor SelectOverlay:focus { border: round $primary; background-tint: $background 0%; }
+    """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 (as Textual declares it)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Close, or back to the list", id="settings.close"),
@@ -229,7 +234,7 @@ class SettingsScreen(ModalScreen[None]):
 
 
 def _value_style(look: Look, origin: str) -> Style:
-    return look.text if origin == "default" else look.accent
+    return Style.null() if origin == "default" else look.accent
 
 
 def _words(setting: Setting) -> str:

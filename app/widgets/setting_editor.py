@@ -20,7 +20,6 @@ class SettingEditor(Container):
     SettingEditor Input, SettingEditor TextArea { background: $surface; padding: 0 1; }
     SettingEditor TextArea { height: auto; max-height: 4; border: none; }
     SettingEditor SelectCurrent { background: $surface; padding: 0 1; }
-    SettingEditor > Select > SelectOverlay { border: round $primary; background: $background; }
     """
 
     def __init__(self) -> None:
