@@ -67,7 +67,7 @@ class ChatApp(App[None]):
         return self._chat
 
     def on_mount(self) -> None:
-        self._settings.apply()
+        self._settings.start()
         self.theme_changed_signal.subscribe(self, self._remember_theme)
         for notice in self._start.notices:
             self._note(notice)

@@ -34,16 +34,21 @@ class SettingsControl:
     def settings(self) -> Settings:
         return self.sources.settings
 
-    def apply(self) -> None:
-        """Put theme, motion and keys into effect, and tell what cannot be."""
-        self._app.theme = self.theme
-        self._app.animation_level = "none" if self.settings.reduced_motion else self._motion
-        keymap, notices = usable_keys(self.settings.keys, key_bindings())
-        self._app.set_keymap(keymap)
+    def start(self) -> None:
+        """Put the settings into effect and tell what cannot be."""
+        notices = self._apply()
         if self.settings.theme not in ("auto", *self._app.available_themes):
             notices += (f"There is no theme {self.settings.theme}; {self._app.theme} is used.",)
         for notice in notices:
             self._note(notice)
+
+    def _apply(self) -> tuple[str, ...]:
+        """Put theme, motion and keys into effect; returns what is wrong with the keys."""
+        self._app.theme = self.theme
+        self._app.animation_level = "none" if self.settings.reduced_motion else self._motion
+        keymap, notices = usable_keys(self.settings.keys, key_bindings())
+        self._app.set_keymap(keymap)
+        return notices
 
     @property
     def theme(self) -> str:
@@ -82,7 +87,7 @@ class SettingsControl:
             if problem := key_problem(binding, value, self.settings.keys, known):
                 raise ValueError(problem)
         self.sources, notice = self.sources.changed(name, value)
-        self.apply()
+        self._apply()
         if name == "reduced_motion":
             for screen in self._app.screen_stack:
                 for box in (*screen.query(Input), *screen.query(TextArea)):
@@ -92,7 +97,7 @@ class SettingsControl:
 
     def remember(self, name: str, value: Any) -> None:
         """Set what the application itself found out, such as the last model used."""
-        if self.sources.value(name) != value and (notice := self.change(name, value)):
+        if self.sources.file.get(name) != value and (notice := self.change(name, value)):
             self._note(notice)
 
     def run(self, argument: str) -> None:

@@ -70,7 +70,8 @@ async def test_chosen_keys_work_and_are_shown(make_app: MakeApp) -> None:
     app = make_app(Script(pieces=("hello",)), settings={"keys": keys})
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        assert "keys.chat.memory is 'f5': f5 is the key of chat.models" in transcript(pilot).text
+        taken = "keys.chat.memory is 'f5': f5 is the key of chat.models"
+        await until(pilot, lambda: taken in transcript(pilot).text)
         await pilot.press("a", "enter", "b")
         assert prompt(pilot).text == "a\nb"
         await pilot.press("ctrl+s")
