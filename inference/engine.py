@@ -17,6 +17,7 @@ from inference.executor import Executor, SampleRequest, StepCost
 from inference.generation import Generation
 from inference.loading import Device, OpenOptions, Progress, no_progress, open_model, read_adapters
 from inference.lora.adapter_set import AdapterSet
+from inference.op_times import OpTimes, time_ops
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 from inference.sequence import Sequence
@@ -157,6 +158,10 @@ class Engine:
     def step_cost(self) -> StepCost:
         """Host cost of the decode steps of the last reply."""
         return self._executor.step_cost()
+
+    def time_ops(self, phase: Literal["decode", "prefill"], sequence: Sequence) -> OpTimes:
+        """What each operation of a step takes, measured now. See inference.op_times."""
+        return time_ops(self._executor, sequence, phase)
 
     def cancel(self) -> None:
         """Stop the reply under way. May be called from any thread."""

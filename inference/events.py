@@ -121,12 +121,50 @@ class Loading:
 
 
 @dataclass(frozen=True)
+class Prompted:
+    """The prompt as the model gets it, as token ids; the first `reused` of them are in the KV cache already."""
+
+    ids: tuple[int, ...]
+    reused: int
+
+
+@dataclass(frozen=True)
 class Prefill:
     """Prompt tokens computed so far (`done` of `total`), after `reused` tokens found in the KV cache."""
 
     done: int
     total: int
     reused: int
+
+
+@dataclass(frozen=True)
+class StepSpans:
+    """Seconds of one token's step.
+
+    The thread that generates spends `encode_s` on commands for steps ahead, `wait_s` waiting for this step's result (on
+    the CPU: computing it) and `sample_s` choosing the token on the host. In other threads, meanwhile, commands took
+    `finish_s` to be finished and `submit_s` to be submitted.
+    """
+
+    encode_s: float = 0.0
+    wait_s: float = 0.0
+    sample_s: float = 0.0
+    finish_s: float = 0.0
+    submit_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class TokenTimes:
+    """Where the `wall_s` seconds between the token before and this one went; for the first, since its step began.
+
+    `report_s` is what the caller did with the events since the token before, and figures; `step` follows; then came
+    `text_s` for the token's text and alternatives. One thread does all that, so these add up to `wall_s`.
+    """
+
+    wall_s: float = 0.0
+    report_s: float = 0.0
+    step: StepSpans = field(default_factory=StepSpans)
+    text_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -140,6 +178,7 @@ class Token:
     text: str
     logprob: float
     alternatives: tuple[Alternative, ...] = ()
+    times: TokenTimes = field(default_factory=TokenTimes)
 
 
 @dataclass(frozen=True)
@@ -167,4 +206,4 @@ class Stats:
     kv_map: tuple[KvMapGroup, ...] = ()
 
 
-Event = Loading | Prefill | Token | Finished | Notice | Stats
+Event = Loading | Prompted | Prefill | Token | Finished | Notice | Stats

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
-from inference.events import MemoryStats
+from inference.events import MemoryStats, StepSpans
 from inference.kv.layout import KvCache
 from inference.lora.adapter_set import AdapterSet
 from inference.models.config import ModelConfig
@@ -41,6 +42,14 @@ class StepCost:
     @property
     def encode_us_per_dispatch(self) -> float:
         return self.encode_us / self.dispatches if self.dispatches else 0.0
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one step on the device: `ops` by operation of the plan, each timed on its own, and `whole` at once."""
+
+    ops: tuple[float, ...]
+    whole: float
 
 
 class Executor(Protocol[Cache]):
@@ -79,6 +88,12 @@ class Executor(Protocol[Cache]):
         caller truncates what was computed beyond. Ends by itself when the cache has reached its context.
         """
 
+    def time_step(self, cache: Cache, ids: Sequence[int]) -> StepTimes:
+        """What a step takes that appends up to `chunk` tokens and samples; `cache` ends as it was.
+
+        Raises DeviceUnavailable where the device has no clock for it.
+        """
+
     def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
         """The explained plan of a decode step or of a prefill chunk with sampling."""
 
@@ -100,10 +115,13 @@ def host_stream(
     if request.sampling.has_penalties:
         counts = np.bincount(np.asarray(request.context_ids, np.int64), minlength=vocab_size)
     while True:
+        began = time.perf_counter()
         logits = executor.forward(cache, ids, "last")
         assert logits is not None
+        computed = time.perf_counter()
         chosen = sample(logits, request.sampling, request.seed, cache.length, counts)
-        yield chosen
+        spans = StepSpans(wait_s=computed - began, sample_s=time.perf_counter() - computed)
+        yield replace(chosen, spans=spans)
         if cache.length >= cache.context:
             return
         if counts is not None:

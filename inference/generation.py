@@ -7,7 +7,19 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from inference.events import Alternative, Event, Finished, FinishReason, Notice, Prefill, Stats, Timings, Token
+from inference.events import (
+    Alternative,
+    Event,
+    Finished,
+    FinishReason,
+    Notice,
+    Prefill,
+    Prompted,
+    Stats,
+    Timings,
+    Token,
+    TokenTimes,
+)
 from inference.executor import Executor, SampleRequest
 from inference.sampling import Sampled
 from inference.sequence import Sequence
@@ -62,6 +74,7 @@ class Generation:
         if self._request.sampling.host_reason is not None:
             yield Notice(f"one token at a time: {self._request.sampling.host_reason}")
         yield Prefill(0, len(new), self._reused)
+        yield Prompted(tuple(ids), self._reused)
         for done in sequence.prefill(new[: sum(map(len, before))]):
             yield Prefill(done, len(new), self._reused)
             if self._cancelled.is_set():
@@ -83,6 +96,7 @@ class Generation:
         reason: FinishReason = "context"
         next_stats = 0.0
         sampled_tokens = 0
+        shown = resumed = time.perf_counter()
         try:
             for sampled in stream:
                 sampled_tokens += 1
@@ -98,7 +112,10 @@ class Generation:
                     break
                 self._outputs.append(sampled.id)
                 release = self._stops.push(self._decoder.push(sampled.id))
-                yield Token(sampled.id, release.text, sampled.logprob, self._alternatives(sampled))
+                alternatives = self._alternatives(sampled)
+                before, shown = shown, time.perf_counter()
+                times = TokenTimes(shown - before, resumed - before, sampled.spans, shown - now)
+                yield Token(sampled.id, release.text, sampled.logprob, alternatives, times)
                 if release.stopped:
                     self._stopped_by_string = True
                     reason = "stop"
@@ -109,6 +126,7 @@ class Generation:
                 if now >= next_stats:
                     next_stats = now + STATS_INTERVAL_S
                     yield self._stats(self._timings())
+                resumed = time.perf_counter()
         finally:
             # Closing the stream waits for what is in flight; the cache then forgets what was computed too far.
             stream.close()

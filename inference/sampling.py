@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from inference.events import StepSpans
+
 MAX_CANDIDATES = 64
 """Tokens that the sampler on the GPU sorts and chooses from; a larger top_k, or none, samples on the host."""
 
@@ -74,12 +76,16 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A chosen token with its log-probability and the most likely tokens, most likely first."""
+    """A chosen token with its log-probability and the most likely tokens, most likely first.
+
+    `spans` tells what its step took, where it was part of a stream.
+    """
 
     id: int
     logprob: float
     top_ids: tuple[int, ...]
     top_logprobs: tuple[float, ...]
+    spans: StepSpans = field(default_factory=StepSpans, compare=False)
 
 
 def uniform(seed: int, position: int) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -10,7 +13,7 @@ from threadpoolctl import ThreadpoolController
 
 from inference.cpu import ops as cpu
 from inference.events import MemoryStats
-from inference.executor import SampleRequest, StepCost, host_stream
+from inference.executor import SampleRequest, StepCost, StepTimes, host_stream
 from inference.host_memory import peak_resident_bytes
 from inference.kernels.base import Decision
 from inference.kv.factory import NumpyCaches, NumpyStore
@@ -42,7 +45,7 @@ from inference.plan.ops import (
     WeightRef,
 )
 from inference.rope import RopeTables
-from inference.sampling import Sampled
+from inference.sampling import Sampled, Sampling, sample
 from inference.weights import WeightStore
 
 Observer = Callable[[Op, np.ndarray], None]
@@ -111,25 +114,27 @@ class NumpyExecutor:
         self, cache: NumpyCache, ids: Sequence[int], logits: Logits, observe: Observer | None = None
     ) -> np.ndarray | None:
         """Append up to `chunk` tokens; returns float32 logits (V,) for "last", (T, V) for "all", None for "none"."""
-        rows = len(ids)
-        cache.note(cache.length, ids)
-        cache.ensure(cache.length + rows)
-        cache.begin()
-        values: dict[str, np.ndarray] = {}
-        tokens = np.asarray(ids, dtype=np.int64)
-        threads = DECODE_THREADS if rows == 1 else None
-        output = None
-        with self._blas.limit(limits=threads, user_api="blas"):
-            for op in self.plan(rows, logits).ops:
-                output = self._run(op, values, tokens, cache)
-                values[op.output.name] = output
-                if observe is not None:
-                    observe(op, output)
-        cache.length += rows
+        self._begin(cache, ids)
+        with self._threads(len(ids)):
+            output = self._run_plan(self.plan(len(ids), logits), cache, ids, observe)
+        cache.length += len(ids)
         self._kv_peak = max(self._kv_peak, self._kv_bytes())
         if logits == "none":
             return None
-        return output[0] if logits == "last" and output is not None else output
+        return output[0] if logits == "last" else output
+
+    def time_step(self, cache: NumpyCache, ids: Sequence[int]) -> StepTimes:
+        before = cache.length
+        self._begin(cache, ids)
+        with self._threads(len(ids)):
+            marks = [time.perf_counter()]
+            plan = self.plan(len(ids), "last")
+            logits = self._run_plan(plan, cache, ids, lambda op, output: marks.append(time.perf_counter()))
+            sample(logits[0], Sampling(), 0, before, None)
+            marks.append(time.perf_counter())
+        cache.length += len(ids)
+        cache.truncate(before)
+        return StepTimes(tuple(end - start for start, end in pairwise(marks)), marks[-1] - marks[0])
 
     def stream(self, cache: NumpyCache, ids: Sequence[int], request: SampleRequest) -> Generator[Sampled, None, None]:
         return host_stream(self, cache, ids, request, self.config.vocab_size)
@@ -171,6 +176,29 @@ class NumpyExecutor:
     def close(self) -> None:
         self._weights.clear()
         self._caches.close()
+
+    def _begin(self, cache: NumpyCache, ids: Sequence[int]) -> None:
+        cache.note(cache.length, ids)
+        cache.ensure(cache.length + len(ids))
+        cache.begin()
+
+    def _threads(self, rows: int) -> AbstractContextManager[object]:
+        """The BLAS threads that a step of `rows` uses."""
+        limit: AbstractContextManager[object] = self._blas.limit(
+            limits=DECODE_THREADS if rows == 1 else None, user_api="blas"
+        )
+        return limit
+
+    def _run_plan(self, plan: Plan, cache: NumpyCache, ids: Sequence[int], observe: Observer | None) -> np.ndarray:
+        """The output of the last op."""
+        values: dict[str, np.ndarray] = {}
+        tokens = np.asarray(ids, dtype=np.int64)
+        for op in plan.ops:
+            output = self._run(op, values, tokens, cache)
+            values[op.output.name] = output
+            if observe is not None:
+                observe(op, output)
+        return output
 
     def _append(self, op: Op, cache: NumpyCache, k: np.ndarray, v: np.ndarray) -> None:
         shape = (k.shape[0], self.config.num_kv_heads, self.config.head_dim)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from inference.errors import DeviceUnavailable, DoesNotFit
-from inference.events import MemoryStats
-from inference.executor import SampleRequest, StepCost, host_stream
+from inference.events import MemoryStats, StepSpans
+from inference.executor import SampleRequest, StepCost, StepTimes, host_stream
 from inference.gpu.adapter_weights import AdapterWeights
 from inference.gpu.buffers import BufferPool
 from inference.gpu.device import RAISED_LIMITS, AdapterReport, DeviceCaps, describe_caps, open_device
@@ -21,6 +23,7 @@ from inference.gpu.polling import ask_instead_of_waiting
 from inference.gpu.probes import probe_subgroups
 from inference.gpu.program import Program, decide, make_program, make_scratch
 from inference.gpu.queue import StepQueue, run_once
+from inference.gpu.timing import time_passes
 from inference.gpu.weights import DeviceWeights, device_formats
 from inference.host_memory import peak_resident_bytes
 from inference.kernels.base import KernelPreference
@@ -37,7 +40,7 @@ from inference.plan.explain import PlanRow, explain
 from inference.plan.fuse import fuse
 from inference.plan.ops import DType, Logits, Plan
 from inference.rope import rope_table
-from inference.sampling import Sampled
+from inference.sampling import Sampled, Sampling
 from inference.weights import WeightStore
 
 ROW_BUCKETS = (1, 8, 32, 64, 256)
@@ -189,11 +192,13 @@ class WebGpuExecutor:
         if request.sampling.host_reason is not None:
             yield from host_stream(self, cache, ids, request, self.config.vocab_size)
             return
+        began = time.perf_counter()
         self._write_request(request)
         cache.note(cache.length, ids)
         cache.ensure(cache.length + len(ids))
         self._write_step(cache.length, ids)
         self._queue.reset_cost()
+        queue, finish_s, submit_s = self._queue, 0.0, 0.0
         self._submit(cache, len(ids))
         next_position = cache.length
         try:
@@ -204,12 +209,34 @@ class WebGpuExecutor:
                         self._submit(cache, 1)
                     if not len(self._queue):
                         return
+                    encoded = time.perf_counter()
                     sampled = unpack_result(self._queue.next_result())
                     cache.note(next_position, [sampled.id])
                     next_position += 1
-                    yield sampled
+                    waited = time.perf_counter() - encoded
+                    others = (queue.finish_s - finish_s, queue.submit_s - submit_s)
+                    finish_s, submit_s = queue.finish_s, queue.submit_s
+                    yield replace(sampled, spans=StepSpans(encoded - began, waited, 0.0, *others))
+                    began = time.perf_counter()
         finally:
             self._queue.drain()
+
+    def time_step(self, cache: GpuCache, ids: Sequence[int]) -> StepTimes:
+        if not self.caps.timestamps:
+            raise DeviceUnavailable(f"{self.adapter} has no timestamps (timestamp-query): kernels cannot be timed")
+        self._write_request(SampleRequest(Sampling(), 0, ()))
+        before, took = cache.length, []
+        for split in (False, True):
+            cache.note(before, ids)
+            cache.ensure(before + len(ids))
+            self._write_step(before, ids)
+            program, prepared = self._program(cache, len(ids), "last", sampled=True)
+            cache.begin()
+            passes = [self._encoder.prepare(group) for group in program.by_op] if split else [prepared]
+            took.append(time_passes(self._gpu, self._encoder, passes))
+            cache.length += len(ids)
+            cache.truncate(before)
+        return StepTimes(tuple(took[1]), took[0][0])
 
     def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
         plan = self.plan(1 if phase == "decode" else self.chunk, "last", sampled=True)

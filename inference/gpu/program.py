@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from inference.gpu.buffers import BufferPool
@@ -24,6 +25,12 @@ class Program:
     decisions: tuple[Decision, ...]
     per_op: tuple[int, ...]
     dispatches: tuple[BoundDispatch, ...]
+
+    @property
+    def by_op(self) -> list[tuple[BoundDispatch, ...]]:
+        """The dispatches of each op."""
+        ends = list(accumulate(self.per_op))
+        return [self.dispatches[end - count : end] for end, count in zip(ends, self.per_op, strict=True)]
 
 
 def assign_slots(plan: Plan) -> tuple[dict[str, int], list[int]]:
