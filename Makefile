@@ -5,6 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # wgpu's Vulkan loader wants a runtime folder, which a login without a desktop does not have.
 PYTEST := XDG_RUNTIME_DIR=$${XDG_RUNTIME_DIR:-$$(mktemp -d)} $(BIN)/python -m pytest -ra
+# Tests in two processes; those that measure time by themselves, afterwards.
+TOGETHER := -n 2 --dist load
 
 .PHONY: chat test test-all lint bench fixtures
 
@@ -12,10 +14,12 @@ chat: .venv/runtime-installed
 	@$(BIN)/chat
 
 test: lint fixtures
-	$(PYTEST) -m "not slow"
+	$(PYTEST) $(TOGETHER) -m "not slow and not alone"
+	$(PYTEST) -m "alone and not slow"
 
 test-all: lint fixtures
-	$(PYTEST)
+	$(PYTEST) $(TOGETHER) -m "not alone"
+	$(PYTEST) -m alone
 
 lint: .venv/development-installed
 	$(BIN)/ruff check

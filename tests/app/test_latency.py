@@ -40,6 +40,7 @@ def short_switch_interval() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("script", "size"), [(REPLY, (120, 40)), (REPLY, (80, 24)), (THOUGHT, (120, 40))], ids=["wide", "narrow", "thought"]
 )

@@ -34,6 +34,7 @@ def milliseconds(what: str, began: float, count: int = 1) -> float:
     return each
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 async def test_figures(path: Path) -> None:
     connection = schema.connect(path)
