@@ -95,6 +95,7 @@ async def test_editing_and_asking_again_make_branches(store: Store, make_store: 
     tree.show(first)
     assert await texts(store, tree) == ["one", "1", "two, edited", "2 again"]
     tree.show(second)
+    await store.conversations()  # answered when all before it is written
     other = make_store()
     reopened = await other.open(tree.id)
     assert await texts(other, reopened) == ["one", "1", "two", "2"]

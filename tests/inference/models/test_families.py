@@ -85,7 +85,8 @@ def test_gguf_means_the_same_but_for_names_and_the_order_of_rows(family: str, tm
 
 
 DIFFERENT = (
-    "family", "name", "weights", "layers", "norm_eps", "attention_scale", "embedding_scale", "residual_scale", "logit_scale",
+    "family", "name", "weights", "layers", "norm_eps", "attention_scale", "embedding_scale", "residual_scale",
+    "logit_scale",
 )  # fmt: skip
 """Compared one by one, or different by design: queries of the tiny gemma2's GGUF are scaled in the file."""
 
