@@ -17,9 +17,11 @@ from typing import Any, Literal, Protocol, TypeVar
 from inference.errors import Cancelled, GlasschatError
 from inference.events import Event, Finished, KvMapGroup, KvStats, Loading, MemoryStats, Notice
 from inference.lora.adapter_set import AppliedAdapter
+from inference.op_times import OpTimes
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 from inference.thinking import ThinkingMarks
+from inference.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
 
@@ -69,11 +71,20 @@ class AdaptersLike(Protocol):
     def applied(self) -> tuple[AppliedAdapter, ...]: ...
 
 
+class TokenizerLike(Protocol):
+    """What knows the tokens; the vocabulary is never changed and may be read by any thread."""
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+
 class EngineLike(Protocol[S]):
     """The part of `inference.Engine` that the interface uses."""
 
     @property
     def info(self) -> InfoLike: ...
+    @property
+    def tokenizer(self) -> TokenizerLike: ...
     @property
     def thinking(self) -> ThinkingMarks | None: ...
     @property
@@ -86,6 +97,7 @@ class EngineLike(Protocol[S]):
     ) -> Iterator[Event]: ...
     def cancel(self) -> None: ...
     def plan(self, phase: Literal["decode", "prefill"], /) -> list[PlanRow]: ...
+    def time_ops(self, phase: Literal["decode", "prefill"], sequence: S, /) -> OpTimes: ...
     def memory(self) -> MemoryStats: ...
     def close(self) -> None: ...
 
@@ -118,7 +130,14 @@ class ChangeLoras:
     strengths: tuple[tuple[str, float | None], ...]
 
 
-Command = Load | Generate | ChangeLoras
+@dataclass(frozen=True)
+class MeasureKernels:
+    """Time each operation of that plan once."""
+
+    phase: Literal["decode", "prefill"]
+
+
+Command = Load | Generate | ChangeLoras | MeasureKernels
 
 
 @dataclass(frozen=True)
@@ -147,6 +166,7 @@ class Loaded:
     layout: str
     title: str
     info: InfoLike
+    vocabulary: Vocabulary
     thinks: bool
     decode: tuple[PlanRow, ...]
     prefill: tuple[PlanRow, ...]
@@ -164,6 +184,13 @@ class LorasChanged:
     prefill: tuple[PlanRow, ...]
     memory: MemoryStats
     kv: KvStats
+
+
+@dataclass(frozen=True)
+class KernelsMeasured:
+    """What the operations of a plan took."""
+
+    times: OpTimes
 
 
 @dataclass(frozen=True)
@@ -191,7 +218,7 @@ class Failed:
     cancelled: bool = False
 
 
-AppEvent = LoadStarted | Loading | Notice | Unloaded | Loaded | LorasChanged | ReplyEvent | Failed
+AppEvent = LoadStarted | Loading | Notice | Unloaded | Loaded | LorasChanged | KernelsMeasured | ReplyEvent | Failed
 
 
 class EngineThread:
@@ -260,6 +287,8 @@ class EngineThread:
                         self._generate(command, stop)
                     case ChangeLoras():
                         self._change_loras(command, stop)
+                    case MeasureKernels():
+                        self._measure(command)
             except Cancelled as error:
                 self._events.append(Failed(command, str(error), cancelled=True))
             except GlasschatError as error:
@@ -298,6 +327,7 @@ class EngineThread:
                 command.kv,
                 engine.info.model,
                 engine.info,
+                engine.tokenizer.vocabulary,
                 engine.thinking is not None,
                 *plans,
                 engine.memory(),
@@ -339,6 +369,11 @@ class EngineThread:
         engine.set_loras(tuple(strengths.items()))
         plans = tuple(engine.plan("decode")), tuple(engine.plan("prefill"))
         self._events.append(LorasChanged(engine.adapters.applied, *plans, engine.memory(), sequence.kv_stats()))
+
+    def _measure(self, command: MeasureKernels) -> None:
+        if self._engine is None or self._sequence is None:
+            raise GlasschatError("No model is loaded; there are no kernels to time.")
+        self._events.append(KernelsMeasured(self._engine.time_ops(command.phase, self._sequence)))
 
     def _close(self) -> None:
         engine, self._engine, self._sequence = self._engine, None, None

@@ -6,13 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from inference.errors import BadAdapter, Cancelled, LayoutUnavailable, ModelNotFound
 from inference.events import (
+    Alternative,
     Event,
     Finished,
     KvGroupStats,
@@ -22,15 +24,20 @@ from inference.events import (
     MemoryStats,
     Notice,
     Prefill,
+    Prompted,
     Stats,
+    StepSpans,
     Timings,
     Token,
+    TokenTimes,
 )
 from inference.lora.adapter import Adapter, LowRank
 from inference.lora.adapter_set import AppliedAdapter
+from inference.op_times import OpTimes
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 from inference.thinking import ThinkingMarks
+from inference.vocabulary import TokenType, Vocabulary
 
 MIB = 1 << 20
 
@@ -55,6 +62,13 @@ class Script:
     layers: int = 4
     thinking: ThinkingMarks | None = None
     prompt_end: str = ""
+
+    def choice(self, index: int) -> tuple[float, tuple[Alternative, ...], TokenTimes]:
+        """How likely a piece was, what else there was, and what it took: from 1.0 down, each half as likely."""
+        logprobs = [-0.7 * (index % 8 + each + 1) for each in range(3)]
+        texts = [(PIECE + (index + each) % len(self.pieces)) for each in range(3)]
+        found = tuple(Alternative(id, self.pieces[id - PIECE], p) for id, p in zip(texts, logprobs, strict=True))
+        return logprobs[0], found, TokenTimes(0.010, 0.001, StepSpans(0.002, 0.004, 0.0005, 0.003, 0.001), 0.0025)
 
 
 @dataclass(frozen=True)
@@ -168,14 +182,43 @@ class ScriptedAdapters:
     applied: tuple[AppliedAdapter, ...] = ()
 
 
+PIECE = 0x110000
+"""Id of a script's first piece, the ids before it are those of characters."""
+BOS = 1
+
+
+@dataclass(frozen=True)
+class ScriptedTokens(Sequence[str]):
+    """The characters, of which the one of id 1 begins a prompt, and the pieces of a script."""
+
+    pieces: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return PIECE + len(self.pieces)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.pieces[index - PIECE] if index >= PIECE else "<s>" if index == BOS else chr(index)
+
+
+@cache
+def vocabulary(pieces: tuple[str, ...]) -> Vocabulary:
+    """The vocabulary of a script with these pieces."""
+    types = np.full(PIECE + len(pieces), TokenType.NORMAL, np.int32)
+    types[BOS] = TokenType.CONTROL
+    return Vocabulary(True, ScriptedTokens(pieces), types, BOS)
+
+
+@dataclass(frozen=True)
 class ScriptedTokenizer:
-    """A token a character."""
+    """A token a character, and one a piece of the script."""
+
+    vocabulary: Vocabulary
 
     def encode(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
         return [*([1] if add_special else []), *map(ord, text)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return "".join(map(chr, ids))
+        return "".join(map(self.vocabulary.tokens.__getitem__, ids))
 
 
 @dataclass
@@ -224,13 +267,20 @@ class ScriptedEngine:
 
     @property
     def tokenizer(self) -> ScriptedTokenizer:
-        return ScriptedTokenizer()
+        return ScriptedTokenizer(vocabulary(self.script.pieces))
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         return [1, *self.tokenizer.encode(self.render(messages))]
 
     def kernels(self) -> list[dict[str, str]]:
         return [{"op": "attention", "variant": "reference", "reason": "NumPy, f32"}]
+
+    def time_ops(self, phase: Literal["decode", "prefill"], sequence: ScriptedSequence) -> OpTimes:
+        """Operation `n` takes n + 1 microseconds, and all at once half of what they take alone."""
+        if self.script.error is not None:
+            raise self.script.error
+        ops = tuple((row + 1) * 1e-6 for row in range(len(self.plan(phase))))
+        return OpTimes(phase, ops, sum(ops) / 2, 1 if phase == "decode" else 128, sequence.tokens, 9)
 
     def memory(self) -> MemoryStats:
         formats = {"q4_1": 70 * MIB, "q8_0": 28 * MIB, "f32": 1 * MIB}
@@ -262,6 +312,8 @@ class ScriptedEngine:
         script, started = self.script, time.perf_counter()
         words = sum(len(turn["content"].split()) if isinstance(turn, dict) else 1 for turn in prompt)
         yield Prefill(words, words, sequence.tokens)
+        ids = self.encode_chat(prompt) if isinstance(prompt[0], dict) else prompt
+        yield Prompted(tuple(ids), min(sequence.tokens, len(ids) - 1))
         reason, made, last_stats = script.reason, 0, started
         for index, piece in enumerate(script.pieces):
             if script.error is not None and index == script.error_after:
@@ -276,7 +328,7 @@ class ScriptedEngine:
                 time.sleep(max(0.0, started + (index + 1) / script.tokens_per_s - time.perf_counter()))
             made += 1
             sequence.tokens += 1
-            yield Token(index, piece, -0.5)
+            yield Token(PIECE + index, piece, *script.choice(index))
             now = time.perf_counter()
             if now - last_stats > 0.1:
                 last_stats = now
