@@ -72,7 +72,7 @@ class ChatApp(App[None]):
         for notice in self._start.notices:
             self._note(notice)
         if self._start.model:
-            self._chat.load(self._start.model)
+            self._chat.model.load(self._start.model)
         else:
             self.call_after_refresh(self.action_models)
 
@@ -87,12 +87,15 @@ class ChatApp(App[None]):
         """Open the model menu."""
         if isinstance(self.screen, ModelMenu):
             return
-        device = self._chat.loaded_device or self._start.device
+        loaded = self._chat.model.loaded
+        device = loaded.info.device if loaded else self._start.device
         entries = self._list_models(device)
         starter = next((entry.name for entry in entries if entry.starter), "")
         preferred = self._settings.settings.model or starter
-        menu = ModelMenu(entries, self._chat.loaded_path, preferred, lambda path: self._find_fit(path, device))
-        self.push_screen(menu, lambda name: self._chat.load(name) if name else None)
+        menu = ModelMenu(
+            entries, loaded.info.path if loaded else "", preferred, lambda path: self._find_fit(path, device)
+        )
+        self.push_screen(menu, lambda name: self._chat.model.load(name) if name else None)
 
     def action_help(self) -> None:
         """Open the help."""
@@ -128,8 +131,9 @@ class ChatApp(App[None]):
 
     def _use(self, settings: Settings) -> None:
         changes = {name: getattr(settings, name) for name in SAMPLING_NAMES}
-        self._chat.sampling = replace(self._chat.sampling, **changes)
-        self._chat.max_tokens = settings.max_tokens
+        conversation = self._chat.conversation
+        conversation.sampling = replace(conversation.sampling, **changes)
+        conversation.max_tokens = settings.max_tokens
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         chat = self._chat
@@ -141,7 +145,7 @@ class ChatApp(App[None]):
             "LoRA", "Show or hide the adapters and their strengths", lambda: chat.action_toggle_panel("lora")
         )
         for name, summary in SUMMARIES.items():
-            yield SystemCommand(f"KV layout: {name}", summary, partial(chat.use_layout, name))
+            yield SystemCommand(f"KV layout: {name}", summary, partial(chat.model.use_layout, name))
         yield SystemCommand("New conversation", "Forget what was said", chat.action_clear)
         yield SystemCommand("Copy the last reply", "As the model wrote it, without a thought", chat.action_copy_reply)
         yield SystemCommand("Thoughts", "Unfold or fold what models think", chat.action_toggle_thoughts)

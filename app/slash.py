@@ -1,25 +1,13 @@
-"""Commands typed into the prompt: a name after a slash, and what follows it."""
+"""Slash commands as they are typed into the prompt: a name after a slash, and what follows it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-COMMANDS = {
-    "model": "[NAME|PATH]  choose a model, or load that one",
-    "kv": "[LAYOUT]  change the layout of the KV cache, or list the layouts",
-    "lora": "[PATH|org/repo][=STRENGTH]  load a LoRA adapter or change its strength; drop NAME|all; alone: the panel",
-    "system": "[TEXT]  set the system prompt for what follows; without text, show it",
-    "drop": "[N]  leave out the oldest question and its reply, or N of them, to make room in the context",
-    "clear": "start over with an empty conversation",
-    "copy": "copy the last reply as it was written",
-    "help": "keys and commands",
-    "quit": "leave",
-}
-
 
 @dataclass(frozen=True)
 class SlashCommand:
-    """`name` is one of COMMANDS, or what was typed instead."""
+    """What was typed: the name of a command, or what stands in its place, and the text after it."""
 
     name: str
     argument: str

@@ -12,7 +12,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from app.slash import COMMANDS
+from app.screens.slash_commands import COMMANDS
 from app.theme import make_look
 
 
@@ -44,8 +44,8 @@ class HelpScreen(ModalScreen[None]):
         for key, what in self._keys:
             grid.add_row(Text(key), Text(what))
         grid.add_row("", "")
-        for name, what in COMMANDS.items():
-            grid.add_row(Text(f"/{name}"), Text(what))
+        for name, command in COMMANDS.items():
+            grid.add_row(Text(f"/{name}"), Text(f"{command.usage}  {command.help}".strip()))
         with VerticalScroll() as box:
             box.border_title = "Help"
             box.border_subtitle = "esc closes"

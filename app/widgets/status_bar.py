@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len, set_cell_size
 from rich.style import Style
@@ -36,6 +36,10 @@ class StatusBar(Widget):
     """
 
     status: reactive[Status] = reactive(Status())
+
+    def change(self, **changes: object) -> None:
+        """Change some fields of the status."""
+        self.status = replace(self.status, **changes)  # type: ignore[arg-type]
 
     def render(self) -> Text:
         return status_line(self.status, self.size.width, self.app.theme_variables)
