@@ -186,7 +186,7 @@ class ConversationControl:
         self._answer = None
         self._conversation = self._conversation.with_reply(answer.raw, answer.answer)
         self._note(figures, "figures")
-        self._transcript.end_reply()
+        self._transcript.end_reply(None)
         self._show_stats()
         self._status.change(state="ready", busy=False)
 
@@ -200,7 +200,7 @@ class ConversationControl:
         else:
             self._answer = None
             self._conversation = self._conversation.without_last()
-            self._transcript.end_reply()
+            self._transcript.end_reply(None)
             self._status.change(state="ready", busy=False)
             self._note("No reply; the message is not part of the conversation.", "notice")
         if not event.cancelled:

@@ -7,16 +7,15 @@ long, so that neither keys nor the engine wait for it.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
-from rich.text import Text
 from textual import events
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
@@ -24,29 +23,14 @@ from textual.strip import Strip
 
 from app.sanitize import visible
 from app.theme import Look, make_look
+from app.widgets.column import Column, Entry, lay_out_all
+from app.widgets.growing_reply import GrowingReply, Pass
 from app.widgets.lines import GUTTER
-from app.widgets.markdown_blocks import MarkdownStream
-from app.widgets.render import Item, Laid, Note, NoteKind, lay_out, lay_out_growing
-from app.widgets.thought import GrowingThought, Thought
+from app.widgets.render import Item, Note, NoteKind, lay_out
+from app.widgets.thought import Thought
 
 _PERIOD_S = 0.2
 _REST = 30  # rest so many times as long as the last pass took of the processor: the engine needs the interpreter too
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """What one pass over a growing reply gave, and for which width and look.
-
-    `thinking` says that `growing` begins with the line of a thought.
-    """
-
-    width: int
-    look: Look
-    done: list[Item]
-    laid: list[Laid]
-    growing: list[Strip]
-    thinking: bool
-    cpu_s: float
 
 
 class Transcript(ScrollView, can_focus=True):
@@ -67,41 +51,77 @@ class Transcript(ScrollView, can_focus=True):
     # As in Textual but without a layout of the whole screen at each change: only the scroll bar depends on it.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False)
 
+    class NearTop(Message):
+        """The person has scrolled up to where older messages begin, if there are any."""
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._items: list[Item] = []
-        self._laid: list[Laid] = []  # of each item, as soon as the width is known
-        self._lines: list[Strip] = []
+        self._column = Column()
         self._growing: list[Strip] = []
         self._thinking = False
         self._unfolded = False
-        self._carry: Text | None = None
         self._width = 0
         self._look: Look | None = None
-        self._reply: _Reply | None = None
+        self._reply: GrowingReply | None = None
         self._follow = True
+        self._chosen: int | None = None
+        self._chosen_rows = range(0)
 
     # What is shown
 
-    def add(self, kind: NoteKind, text: str) -> None:
-        """Add a note (see `render.Note`). While a reply grows it waits for the reply's end."""
+    def add(self, kind: NoteKind, text: str, message: int | None = None) -> None:
+        """Add a note (see `render.Note`), of a message or of its own. While a reply grows it waits for its end."""
         note = Note(kind, visible(text))
         if self._reply is not None:
             self._reply.after.append(note)
             return
-        self._append(note)
+        self._append(note, message)
         self._updated(follow=kind == "user")
 
     def clear(self) -> None:
         """Empty the view. A reply that is growing must have been ended before."""
-        self._items, self._laid, self._lines, self._growing = [], [], [], []
-        self._carry = None
+        self._column, self._growing = Column(), []
+        self.choose(None)
         self._updated(follow=True)
+
+    def cut(self, message: int) -> None:
+        """Take away a message and all that is below it. A reply that is growing must have been ended before."""
+        self._column.cut(message)
+        self.choose(None)
+        self._updated(follow=True)
+
+    async def put(self, messages: Sequence[tuple[int, Sequence[Item]]], above: bool = False) -> None:
+        """Show messages, as their ids and items, below all others or above the first one."""
+        entries = [Entry(item, message) for message, items in messages for item in items]
+        while True:
+            width, look = self._width, self._current_look()
+            items = [entry.item for entry in entries]
+            laid = await asyncio.to_thread(lay_out_all, items, width, look) if width else []
+            if (width, look) == (self._width, self._current_look()):
+                break
+        if above:
+            count = self._column.insert_above(entries, laid)
+            self._updated()
+            if not self._follow:
+                self.scroll_to(y=self.scroll_offset.y + count, animate=False, immediate=True)
+        else:
+            for entry, each in zip(entries, laid or [None] * len(entries), strict=True):
+                self._column.append(entry, each)
+            self._updated()
+
+    def choose(self, message: int | None) -> None:
+        """Mark a message and bring it into view, or mark none."""
+        self._chosen = message
+        self._find_chosen()
+        if rows := self._chosen_rows:
+            region = Region(0, rows.start, self._width, len(rows))
+            self.scroll_to_region(region, animate=False, immediate=True, force=True, x_axis=False, top=False)
+        self.refresh()
 
     def begin_reply(self, name: str) -> None:
         """Begin a reply under that name; `feed` and `end_reply` follow."""
         self.add("name", name)
-        self._reply = reply = _Reply(self._unfolded)
+        self._reply = reply = GrowingReply(self._column.entries[-1].item, self._unfolded)
         self.run_worker(self._write(reply), group="reply")
 
     def think(self, text: str, tokens: int, seconds: float) -> None:
@@ -116,9 +136,13 @@ class Transcript(ScrollView, can_focus=True):
             self._reply.pending.append(text)
             self._reply.wake.set()
 
-    def end_reply(self) -> None:
-        """No more text comes. What is pending is still shown, then the notes that waited."""
+    def end_reply(self, message: int | None) -> None:
+        """No more text comes: what is pending is still shown, then the notes that waited. `message` is what it became.
+
+        Without one, what there is of it belongs to no message.
+        """
         if self._reply is not None:
+            self._reply.message = message
             self._reply.ended.set()
             self._reply.wake.set()
 
@@ -127,9 +151,9 @@ class Transcript(ScrollView, can_focus=True):
         self._unfolded = not self._unfolded
         if self._reply is not None:
             self._reply.unfold(self._unfolded)
-        for index, item in enumerate(self._items):
-            if isinstance(item, Thought):
-                self._items[index] = replace(item, unfolded=self._unfolded)
+        for index, entry in enumerate(self._column.entries):
+            if isinstance(entry.item, Thought):
+                self._replace_item(index, replace(entry.item, unfolded=self._unfolded))
         self._relay()
 
     @property
@@ -138,21 +162,29 @@ class Transcript(ScrollView, can_focus=True):
         return self._reply is not None
 
     @property
+    def unfolded(self) -> bool:
+        """Whether thoughts are shown unfolded."""
+        return self._unfolded
+
+    @property
+    def line_count(self) -> int:
+        """How many lines there are."""
+        return len(self._column.lines) + len(self._growing)
+
+    @property
     def text(self) -> str:
         """All that is shown, as plain lines."""
-        return "\n".join(strip.text.rstrip() for strip in (*self._lines, *self._growing))
+        return "\n".join(strip.text.rstrip() for strip in (*self._column.lines, *self._growing))
 
     # Laying out
 
-    async def _write(self, reply: _Reply) -> None:
+    async def _write(self, reply: GrowingReply) -> None:
         while True:
             await reply.wake.wait()
             reply.wake.clear()
             ended = reply.ended.is_set()
-            text, thoughts = "".join(reply.pending), reply.thought_pending.copy()
-            reply.pending.clear()
-            reply.thought_pending.clear()
-            result = await asyncio.to_thread(self._pass, reply, thoughts, text, ended)
+            width, look, carry = self._width, self._current_look(), self._column.carry
+            result = await asyncio.to_thread(reply.lay_out, reply.take(), ended, width, look, carry)
             self._apply(result)
             if ended:
                 break
@@ -164,23 +196,14 @@ class Transcript(ScrollView, can_focus=True):
         self._reply = None
         for note in reply.after:
             self._append(note)
+        if reply.message is not None:
+            self._column.claim(reply.first, reply.message)
         self._updated()
 
-    def _pass(self, reply: _Reply, thoughts: list[tuple[str, int, float]], text: str, ended: bool) -> _Pass:
-        """Runs on another thread; touches nothing of the widget but what it reads here."""
-        started, width, look, carry = time.thread_time(), self._width, self._current_look(), self._carry
-        done = reply.advance(thoughts, text, ended)
-        laid, carry = _lay_out_all(done, width, look, carry, {})
-        growing = lay_out_growing(reply.thought, width, look) if reply.thought is not None else []
-        blocks, _ = _lay_out_all(list(reply.stream.growing), width, look, carry, {})
-        growing += _strips(blocks)
-        return _Pass(width, look, done, laid, growing, reply.thought is not None, time.thread_time() - started)
-
-    def _apply(self, result: _Pass) -> None:
+    def _apply(self, result: Pass) -> None:
         if (result.width, result.look) == (self._width, self._look):
-            self._items += result.done
-            for laid in result.laid:
-                self._keep(laid)
+            for item, laid in zip(result.done, result.laid, strict=True):
+                self._column.append(Entry(item), laid)
             self._growing = result.growing
         else:  # the window changed meanwhile; the growing block follows with the next pass
             for item in result.done:
@@ -189,18 +212,13 @@ class Transcript(ScrollView, can_focus=True):
         self._thinking = result.thinking and bool(self._growing)
         self._updated()
 
-    def _append(self, item: Item) -> None:
-        last = self._items[-1] if self._items else None
-        if isinstance(item, Note) and isinstance(last, Note) and item.kind == last.kind == "notice":
-            item = replace(item, gap=False)
-        self._items.append(item)
-        if self._width:
-            self._keep(lay_out(item, self._width, self._current_look(), self._carry))
+    def _append(self, item: Item, message: int | None = None) -> None:
+        item = self._column.joined(item)
+        look, carry = self._current_look(), self._column.carry
+        self._column.append(Entry(item, message), lay_out(item, self._width, look, carry) if self._width else None)
 
-    def _keep(self, laid: Laid) -> None:
-        self._laid.append(laid)
-        self._lines += laid.strips
-        self._carry = laid.carry
+    def _replace_item(self, index: int, item: Item) -> None:
+        self._column.entries[index] = replace(self._column.entries[index], item=item)
 
     def _current_look(self) -> Look:
         if self._look is None:
@@ -222,32 +240,35 @@ class Transcript(ScrollView, can_focus=True):
         self._keep_following()
 
     def _relay(self) -> None:
-        self.run_worker(self._lay_out_again(), group="relay", exclusive=True)
+        if self._width:
+            self.run_worker(self._lay_out_again(), group="relay", exclusive=True)
 
     async def _lay_out_again(self) -> None:
-        width, look, items = self._width, self._current_look(), list(self._items)
-        if not width:
-            return
-        known = {id(laid.item): laid for laid in self._laid if (laid.width, laid.look) == (width, look)}
-        laid, _ = await asyncio.to_thread(_lay_out_all, items, width, look, None, known)
-        since = self._items[len(items) :]
-        if self._items[: len(items)] != items or (width, look) != (self._width, self._look):
-            return  # cleared, or changed again: a later pass does it
-        self._laid, self._lines, self._carry = [], [], None
-        for each in laid:
-            self._keep(each)
-        self._items = items
-        for item in since:
-            self._append(item)
+        while True:  # until nothing has changed meanwhile but what was added below
+            width, look, entries = self._width, self._current_look(), list(self._column.entries)
+            known = {id(each.item): each for each in self._column.laid if (each.width, each.look) == (width, look)}
+            items = [entry.item for entry in entries]
+            laid = await asyncio.to_thread(lay_out_all, items, width, look, None, known)
+            now = self._column.entries
+            same = len(now) >= len(items) and all(a is b.item for a, b in zip(items, now, strict=False))
+            if same and (width, look) == (self._width, self._current_look()):
+                break
+        self._column = Column(now[: len(items)], laid)
+        for entry in now[len(items) :]:
+            self._append(entry.item, entry.message)
         if self._reply is not None:
             self._reply.wake.set()
         self._updated()
 
     def _updated(self, follow: bool = False) -> None:
-        self.virtual_size = Size(self._width, len(self._lines) + len(self._growing))
+        self._find_chosen()
+        self.virtual_size = Size(self._width, self.line_count)
         self._follow = self._follow or follow or self.scroll_y >= self.max_scroll_y
         self._keep_following()
         self.refresh()
+
+    def _find_chosen(self) -> None:
+        self._chosen_rows = range(0) if self._chosen is None else self._column.rows(self._chosen)
 
     def _keep_following(self) -> None:
         if self._follow:
@@ -259,21 +280,22 @@ class Transcript(ScrollView, can_focus=True):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         self._follow = new_value >= self.max_scroll_y
+        if new_value < old_value and new_value < self.size.height:
+            self.post_message(self.NearTop())
 
     def on_click(self, event: events.Click) -> None:
         """Unfold or fold the thought whose line is clicked."""
         row = event.y + self.scroll_offset.y
         if self.text_selection is not None:
             return
-        if self._reply is not None and self._thinking and row == len(self._lines):
+        if self._reply is not None and self._thinking and row == len(self._column.lines):
             self._reply.unfold(not self._reply.unfolded)
             return
-        for index, laid in enumerate(self._laid):
-            if row == 0 and isinstance(item := self._items[index], Thought):
-                self._items[index] = replace(item, unfolded=not item.unfolded)
-                self._follow = False  # the line stays where it was clicked
-                self._relay()
-            row -= len(laid.strips)
+        index, within = self._column.at(row) or (0, 1)
+        if within == 0 and isinstance(item := self._column.entries[index].item, Thought):
+            self._replace_item(index, replace(item, unfolded=not item.unfolded))
+            self._follow = False  # the line stays where it was clicked
+            self._relay()
 
     # Drawing and selecting
 
@@ -298,75 +320,30 @@ class Transcript(ScrollView, can_focus=True):
             return Strip.blank(width, base)
         if strip.cell_length != width:
             strip = strip.adjust_cell_length(width, base)
+        if row in self._chosen_rows:
+            strip = Strip.join([Strip([Segment("┃", base + self._current_look().primary)], 1), strip.crop(1)])
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(row)) is not None:
             return _selected(strip, *span, self.screen.get_component_rich_style("screen--selection"))
         return strip
 
     def _line(self, row: int) -> Strip | None:
-        if row < len(self._lines):
-            return self._lines[row]
-        row -= len(self._lines)
+        lines = self._column.lines
+        if row < len(lines):
+            return lines[row]
+        row -= len(lines)
         return self._growing[row] if row < len(self._growing) else None
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        lines = (strip.text.rstrip() for strip in (*self._lines, *self._growing))
+        lines = (strip.text.rstrip() for strip in (*self._column.lines, *self._growing))
         extracted = selection.extract("\n".join(lines)).split("\n")
         margin = " " * GUTTER
         if selection.start is None or selection.start.x == 0:
             extracted[0] = extracted[0].removeprefix(margin)
         return "\n".join([extracted[0], *(line.removeprefix(margin) for line in extracted[1:])]), "\n"
-
-
-class _Reply:
-    """A reply that is growing. `advance` runs on another thread, and `stream` and `thought` are its own."""
-
-    def __init__(self, unfolded: bool) -> None:
-        self.stream = MarkdownStream()
-        self.thought: GrowingThought | None = None
-        self.thought_pending: list[tuple[str, int, float]] = []
-        self.pending: list[str] = []
-        self.unfolded = unfolded
-        self.after: list[Note] = []
-        self.wake = asyncio.Event()
-        self.ended = asyncio.Event()
-
-    def unfold(self, unfolded: bool) -> None:
-        """Show the thought that the reply begins with unfolded, or folded."""
-        self.unfolded = unfolded
-        self.wake.set()
-
-    def advance(self, thoughts: list[tuple[str, int, float]], text: str, ended: bool) -> list[Item]:
-        """Take what came; returns the items that are now finished."""
-        for thought in thoughts:
-            if self.thought is None:
-                self.thought, self.stream = GrowingThought(), MarkdownStream(gap=True)
-            self.thought.feed(*thought)
-        done: list[Item] = []
-        if self.thought is not None:
-            self.thought.unfolded = self.unfolded
-            if text or ended:
-                done.append(self.thought.ended(answered=bool(text)))
-                self.thought = None
-        return [*done, *self.stream.feed(text, ended)]
-
-
-def _lay_out_all(
-    items: list[Item], width: int, look: Look, carry: Text | None, known: Mapping[int, Laid]
-) -> tuple[list[Laid], Text | None]:
-    """Lay out items that follow each other; `known` has those that need not be, by the identity of the item."""
-    laid: list[Laid] = []
-    for item in items:
-        laid.append(known.get(id(item)) or lay_out(item, width, look, carry))
-        carry = laid[-1].carry
-    return laid, carry
-
-
-def _strips(laid: list[Laid]) -> list[Strip]:
-    return [strip for each in laid for strip in each.strips]
 
 
 def _selected(strip: Strip, start: int, end: int, style: Style) -> Strip:
