@@ -23,6 +23,7 @@ DECODE_SUBGROUPS = 8
 DECODE_QUADS = 16
 # A decode workgroup reads 4 keys a lane group and turn. So few turns end before a second dispatch would have begun.
 FEW_TURNS = 4
+FEW_KEYS = 256
 TURNS_PER_SPLIT = 2
 # More shares, or more workgroups than fill a large GPU, only add to the merge.
 MAX_SPLITS = 64
@@ -201,7 +202,12 @@ def _group_storage(request: AttentionRequest) -> int:
 
 
 def _decode_heads(request: AttentionRequest) -> int:
-    """Query heads that share their reads of a KV head in one workgroup: as many as registers and memory hold."""
+    """Query heads that share their reads of a KV head in one workgroup: as many as registers and memory hold.
+
+    Of few keys none do: reading them again costs a GPU less than having few workgroups.
+    """
+    if request.keys <= FEW_KEYS and not request.caps.software:
+        return 1
     lane_quads = request.attention.head_dim // 4 // _lanes(request)
     heads = request.group_heads
     fitting = (

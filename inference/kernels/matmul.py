@@ -23,6 +23,8 @@ from inference.kernels.dispatch import (
 from inference.plan.ops import Matmul, Op
 
 GEMV_INVOCATIONS = 128
+# Units of 8 columns that an invocation asks for together: enough to hide what one waits for memory.
+GEMV_UNROLL = 4
 WORKGROUP_LANES = 16
 
 
@@ -169,6 +171,7 @@ def _gemv(
         "LANES": lanes,
         "LANE_GROUPS": lane_groups,
         "ROWS": rows,
+        "UNROLL": min(GEMV_UNROLL, -(-request.columns // 8 // lanes)),
         "REDUCE": "subgroup" if subgroup else "workgroup",
     }
     workgroups = -(-out_rows // (rows * lane_groups))

@@ -23,7 +23,8 @@ RESULT_WORDS = 2 + 2 * NUM_ALTERNATIVES
 """Words (u32) of the "result" buffer: chosen id, its logprob, ids of the alternatives, their logprobs."""
 
 THREADS = 256
-SLICE = 4096
+SLICES = (1024, 2048, 4096)
+"""Items that a workgroup takes the best of. Fewer are faster, where they need no more dispatches."""
 LIST_WORDS = 2 * MAX_CANDIDATES + 2
 NO_ID = 0xFFFFFFFF
 
@@ -47,8 +48,11 @@ class Stage:
 
 def choose(op: Op, context: KernelContext) -> Decision:
     """The one kernel for sampling."""
-    count = len(stages(op.inputs[0].columns))
-    return Decision("candidates", f"{MAX_CANDIDATES} best of each {SLICE} logits, one list by dispatch {count}")
+    columns = op.inputs[0].columns
+    count = len(stages(columns))
+    return Decision(
+        "candidates", f"{MAX_CANDIDATES} best of each {slice_size(columns)} logits, one list by dispatch {count}"
+    )
 
 
 def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Dispatch, ...]:
@@ -69,7 +73,7 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
             "KEEP": MAX_CANDIDATES,
             "SHOWN": NUM_ALTERNATIVES,
             "THREADS": THREADS,
-            "SLICE": SLICE,
+            "SLICE": slice_size(logits.columns),
             "FIRST": first,
             "LAST": last,
             "LISTS": stage.lists_in or 0,
@@ -87,12 +91,21 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
     return tuple(result)
 
 
+def slice_size(vocab_size: int) -> int:
+    """The fewest items a slice that need no more dispatches than the most."""
+    return min(SLICES, key=lambda size: (len(_chain(vocab_size, size)), size))
+
+
 def stages(vocab_size: int) -> tuple[Stage, ...]:
     """The chain of dispatches for so many logits."""
-    lists = -(-vocab_size // SLICE)
+    return _chain(vocab_size, slice_size(vocab_size))
+
+
+def _chain(vocab_size: int, size: int) -> tuple[Stage, ...]:
+    lists = -(-vocab_size // size)
     result = [Stage(None, lists, 0, 0)]
     while lists > 1:
-        merged = -(-lists * MAX_CANDIDATES // SLICE)
+        merged = -(-lists * MAX_CANDIDATES // size)
         read_from = result[-1].write_to
         result.append(Stage(lists, merged, read_from, read_from + lists * LIST_WORDS))
         lists = merged

@@ -61,21 +61,38 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) co
   let lane = index % LANES;
   let first = ((workgroup.x + workgroup.y * count.x) * LANE_GROUPS + index / LANES) * ROWS;
   var sums: array<f32, SUMS>;
-  for (var unit = lane; unit < UNITS; unit += LANES) {
-    var a = vec4<f32>(x[2u * unit]);
-    var b = vec4<f32>(x[2u * unit + 1u]);
+//% set turns = (COLUMNS // 8 + LANES * UNROLL - 1) // (LANES * UNROLL)
+//% set whole = turns * LANES * UNROLL == COLUMNS // 8
+  // UNROLL units at a time, without branches, so that their loads are under way together.
+  for (var turn = 0u; turn < ${turns}u; turn++) {
+//% for u in range(UNROLL)
+//% if whole
+    let unit${u} = (turn * ${UNROLL}u + ${u}u) * LANES + lane;
+    var a${u} = vec4<f32>(x[2u * unit${u}]);
+    var b${u} = vec4<f32>(x[2u * unit${u} + 1u]);
+//% else
+    let asked${u} = (turn * ${UNROLL}u + ${u}u) * LANES + lane;
+    let unit${u} = min(asked${u}, UNITS - 1u);
+    var a${u} = select(vec4<f32>(0.0), vec4<f32>(x[2u * unit${u}]), asked${u} < UNITS);
+    var b${u} = select(vec4<f32>(0.0), vec4<f32>(x[2u * unit${u} + 1u]), asked${u} < UNITS);
+//% endif
+//% endfor
 //% if NORM
-    sums[SUMS - 1u] += dot(a, a) + dot(b, b);
-    a *= norm[2u * unit];
-    b *= norm[2u * unit + 1u];
+//% for u in range(UNROLL)
+    sums[SUMS - 1u] += dot(a${u}, a${u}) + dot(b${u}, b${u});
+    a${u} *= norm[2u * unit${u}];
+    b${u} *= norm[2u * unit${u} + 1u];
+//% endfor
 //% endif
-    let ab = a + b;
-    let total = ab.x + ab.y + ab.z + ab.w;
+//% for u in range(UNROLL)
+    let ab${u} = a${u} + b${u};
+    let total${u} = ab${u}.x + ab${u}.y + ab${u}.z + ab${u}.w;
 //% for r in range(ROWS)
-    sums[${r}] += weights_dot(min(first + ${r}u, OUT_ROWS - 1u), unit, a, b, total);
+    sums[${r}] += weights_dot(min(first + ${r}u, OUT_ROWS - 1u), unit${u}, a${u}, b${u}, total${u});
 //% if GATED
-    sums[${ROWS + r}] += weights_dot(min(first + ${r}u, OUT_ROWS - 1u) + OUT_ROWS, unit, a, b, total);
+    sums[${ROWS + r}] += weights_dot(min(first + ${r}u, OUT_ROWS - 1u) + OUT_ROWS, unit${u}, a${u}, b${u}, total${u});
 //% endif
+//% endfor
 //% endfor
   }
 //% if LORA_RANK
