@@ -14,9 +14,12 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.theme import Theme
 
+from app import completion
 from app.engine_thread import EngineThread
 from app.model_list import ModelEntry
 from app.options import SAMPLING_NAMES
+from app.panels.names import PANELS
+from app.panels.panels import Panels
 from app.screens.chat import ChatScreen
 from app.screens.help import HelpScreen
 from app.screens.models import ModelMenu
@@ -58,8 +61,9 @@ class ChatApp(App[None]):
         self._list_models = list_models
         self._find_fit = find_fit
         self._start = start
-        self._chat = ChatScreen(engine, start)
         self._settings = SettingsControl(self, sources, self._note, self._use)
+        arguments = {"model": completion.words(self._model_names), "set": completion.settings(self._known_settings)}
+        self._chat = ChatScreen(engine, start, arguments)
         for theme in THEMES:
             self.register_theme(theme)
 
@@ -69,7 +73,8 @@ class ChatApp(App[None]):
     def on_mount(self) -> None:
         self._settings.start()
         self.theme_changed_signal.subscribe(self, self._remember_theme)
-        for notice in self._start.notices:
+        shown = self._chat.panels.restore(self._settings.settings.open_panels, self._settings.settings.panel_sizes)
+        for notice in (*self._start.notices, *shown):
             self._note(notice)
         if self._start.model:
             self._chat.model.load(self._start.model)
@@ -97,6 +102,12 @@ class ChatApp(App[None]):
         )
         self.push_screen(menu, lambda name: self._chat.model.load(name) if name else None)
 
+    def _model_names(self) -> dict[str, str]:
+        return {entry.name: entry.title for entry in self._list_models(self._start.device)}
+
+    def _known_settings(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        return {name: (each.spec.title, each.values) for name, each in self._settings.known().items()}
+
     def action_help(self) -> None:
         """Open the help."""
         if isinstance(self.screen, HelpScreen):
@@ -113,6 +124,11 @@ class ChatApp(App[None]):
 
     def on_chat_screen_model_loaded(self, event: ChatScreen.ModelLoaded) -> None:
         self._settings.remember("model", with_model(self._settings.settings, event.source).model)
+
+    def on_panels_changed(self, event: Panels.Changed) -> None:
+        self._settings.remember("open_panels", event.open)
+        for name, size in event.sizes.items():
+            self._settings.remember(f"panel_sizes.{name}", size)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         self._settings.steady(event.widget)
@@ -138,12 +154,8 @@ class ChatApp(App[None]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         chat = self._chat
         yield SystemCommand("Models", "Choose a model, fetching it if needed", self.action_models)
-        yield SystemCommand("Dtypes", "Show or hide the plan", lambda: chat.action_toggle_panel("dtypes"))
-        yield SystemCommand("Memory", "Show or hide where the bytes are", lambda: chat.action_toggle_panel("memory"))
-        yield SystemCommand("KV map", "Show or hide what the cache holds where", lambda: chat.action_toggle_panel("kv"))
-        yield SystemCommand(
-            "LoRA", "Show or hide the adapters and their strengths", lambda: chat.action_toggle_panel("lora")
-        )
+        for name, panel in PANELS.items():
+            yield SystemCommand(panel.title, f"Show or hide {panel.help}", partial(chat.action_toggle_panel, name))
         for name, summary in SUMMARIES.items():
             yield SystemCommand(f"KV layout: {name}", summary, partial(chat.model.use_layout, name))
         yield SystemCommand("New conversation", "Forget what was said", chat.action_clear)

@@ -210,6 +210,7 @@ def _screen(given: Given, sources: Sources) -> int:
         kv=given.get("kv", "auto"),
         loras=tuple(given.get("loras", ())),
         device=given.get("device", "auto").replace("auto", ""),
+        editor=sources.editor,
         notices=sources.notices,
     )
     engine = EngineThread(

@@ -10,10 +10,12 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
+from app.engine_protocol import EngineLike, InfoLike, Message, SequenceLike
+from app.token_count import CountTokens, TokenCounter, TokensCounted
 from inference.errors import Cancelled, GlasschatError
 from inference.events import Event, Finished, KvMapGroup, KvStats, Loading, MemoryStats, Notice
 from inference.lora.adapter_set import AppliedAdapter
@@ -25,81 +27,7 @@ from inference.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
 
-Message = Mapping[str, str]
 Progress = Callable[[Loading | Notice], None]
-S = TypeVar("S", bound="SequenceLike")
-
-
-class InfoLike(Protocol):
-    """What the interface shows of a loaded model; a structural view of the engine's own record."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def family(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def adapter(self) -> str: ...
-    @property
-    def device_reason(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def kv_layout(self) -> str: ...
-    @property
-    def context(self) -> int: ...
-    @property
-    def notices(self) -> tuple[str, ...]: ...
-    @property
-    def load_s(self) -> float: ...
-
-
-class SequenceLike(Protocol):
-    """One conversation's KV state."""
-
-    def kv_stats(self) -> KvStats: ...
-    def kv_map(self) -> tuple[KvMapGroup, ...]: ...
-
-
-class AdaptersLike(Protocol):
-    """The LoRA adapters in use."""
-
-    @property
-    def applied(self) -> tuple[AppliedAdapter, ...]: ...
-
-
-class TokenizerLike(Protocol):
-    """What knows the tokens; the vocabulary is never changed and may be read by any thread."""
-
-    @property
-    def vocabulary(self) -> Vocabulary: ...
-
-
-class EngineLike(Protocol[S]):
-    """The part of `inference.Engine` that the interface uses."""
-
-    @property
-    def info(self) -> InfoLike: ...
-    @property
-    def tokenizer(self) -> TokenizerLike: ...
-    @property
-    def thinking(self) -> ThinkingMarks | None: ...
-    @property
-    def adapters(self) -> AdaptersLike: ...
-    def set_loras(self, loras: Sequence[tuple[str, float]], /) -> None: ...
-    def render(self, messages: Sequence[Message], /) -> str: ...
-    def sequence(self) -> S: ...
-    def generate(
-        self, prompt: Any, sampling: Sampling, /, max_tokens: int | None = None, *, sequence: S | None = None
-    ) -> Iterator[Event]: ...
-    def cancel(self) -> None: ...
-    def plan(self, phase: Literal["decode", "prefill"], /) -> list[PlanRow]: ...
-    def time_ops(self, phase: Literal["decode", "prefill"], sequence: S, /) -> OpTimes: ...
-    def memory(self) -> MemoryStats: ...
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -218,7 +146,18 @@ class Failed:
     cancelled: bool = False
 
 
-AppEvent = LoadStarted | Loading | Notice | Unloaded | Loaded | LorasChanged | KernelsMeasured | ReplyEvent | Failed
+AppEvent = (
+    LoadStarted
+    | Loading
+    | Notice
+    | Unloaded
+    | Loaded
+    | LorasChanged
+    | KernelsMeasured
+    | ReplyEvent
+    | TokensCounted
+    | Failed
+)
 
 
 class EngineThread:
@@ -245,6 +184,7 @@ class EngineThread:
         self._stops: deque[threading.Event] = deque()
         self._engine: EngineLike[Any] | None = None
         self._sequence: SequenceLike | None = None
+        self._counter = TokenCounter(self._events.append)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -253,6 +193,10 @@ class EngineThread:
         stop = threading.Event()
         self._stops.append(stop)
         self._commands.put((command, stop))
+
+    def count(self, request: CountTokens) -> None:
+        """Count tokens now, also while a reply is written; `TokensCounted` answers, unless this is asked again."""
+        self._counter.ask(request)
 
     def drain(self) -> list[AppEvent]:
         """All events since the last call, oldest first."""
@@ -271,6 +215,7 @@ class EngineThread:
     def shutdown(self, timeout: float = 5.0) -> None:
         """Cancel, close the engine and end the thread, waiting at most `timeout` seconds."""
         self.cancel()
+        self._counter.close()
         self._commands.put(None)
         self._thread.join(timeout)
 
@@ -338,6 +283,7 @@ class EngineThread:
             engine.close()
             raise
         self._engine, self._sequence = engine, sequence
+        self._counter.use(engine)
         self._events.append(loaded)
 
     def _generate(self, command: Generate, stop: threading.Event) -> None:
@@ -376,6 +322,7 @@ class EngineThread:
         self._events.append(KernelsMeasured(self._engine.time_ops(command.phase, self._sequence)))
 
     def _close(self) -> None:
+        self._counter.use(None)
         engine, self._engine, self._sequence = self._engine, None, None
         if engine is not None:
             engine.close()

@@ -11,7 +11,8 @@ from inference.sampling import Sampling
 class Start:
     """How the chat begins. `model` "" opens the menu; `kv` is the layout of the cache; `device` is "" while not chosen.
 
-    `loras` are LoRA adapters by name, with their strengths. `notices` are shown first.
+    `loras` are LoRA adapters by name, with their strengths. `editor` is the command of the person's own editor.
+    `notices` are shown first.
     """
 
     model: str = ""
@@ -21,4 +22,5 @@ class Start:
     kv: str = "auto"
     loras: tuple[tuple[str, float], ...] = ()
     device: str = ""
+    editor: str = "vi"
     notices: tuple[str, ...] = ()

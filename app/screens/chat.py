@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -11,6 +12,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer
 
+from app.completion import ArgumentSource, Completer, adapters, words
 from app.engine_thread import (
     AppEvent,
     ChangeLoras,
@@ -28,15 +30,17 @@ from app.panels.panels import Panels
 from app.screens.conversation_control import ConversationControl
 from app.screens.lora_control import LoraControl
 from app.screens.model_control import ModelControl
-from app.screens.slash_commands import run_command
+from app.screens.slash_commands import COMMANDS, run_command
 from app.slash import parse_slash
 from app.start import Start
+from app.token_count import CountTokens, TokensCounted
 from app.widgets.load_bar import LoadBar
 from app.widgets.prompt import Prompt
 from app.widgets.render import NoteKind
 from app.widgets.status_bar import StatusBar
 from app.widgets.transcript import Transcript
 from inference.events import Loading, Notice
+from inference.kv.names import SUMMARIES
 
 _DRAINS_PER_S = 30
 
@@ -57,6 +61,7 @@ class ChatScreen(Screen[None]):
         Binding("f4", "toggle_panel('kv')", "KV", id="chat.kv", tooltip="What the KV cache holds where, live"),
         Binding("f5,ctrl+o", "app.models", "Model", id="chat.models", tooltip="Choose a model"),
         Binding("f6", "toggle_panel('lora')", "LoRA", id="chat.lora", tooltip="The LoRA adapters and their strengths"),
+        Binding("f7", "panels", "Panels", id="chat.panels", tooltip="All panels: kernels, timing, tokens, prompt too"),
         Binding("ctrl+t", "toggle_thoughts", "Unfold or fold what models think", show=False, id="chat.thoughts"),
         Binding("ctrl+c,super+c", "copy_text", "Copy the selection", show=False, id="chat.copy"),
         Binding("pageup", "scroll('page_up')", "Scroll up", show=False, id="chat.page_up", priority=True),
@@ -73,17 +78,22 @@ class ChatScreen(Screen[None]):
             self.source = source
             self.path = path
 
-    def __init__(self, engine: EngineThread, start: Start) -> None:
+    def __init__(self, engine: EngineThread, start: Start, arguments: Mapping[str, ArgumentSource]) -> None:
+        """`arguments` complete what may follow those slash commands that the chat cannot complete by itself."""
         super().__init__()
         self._engine = engine
         self._transcript = Transcript(id="transcript")
         self._load_bar = LoadBar(id="load")
-        self._prompt = Prompt(self._accept, id="prompt")
+        own = {
+            "kv": words(lambda: SUMMARIES),
+            "lora": adapters(lambda: (each.adapter.name for each in self.loras.applied)),
+        }
+        self._prompt = Prompt(self._accept, Completer(COMMANDS, {**arguments, **own}), start.editor, id="prompt")
         self._status = StatusBar(id="status")
         self.loras: LoraControl = LoraControl(
             engine, self.note, self.hint, lambda: self.conversation.answering, start.loras
         )
-        self.panels: Panels = Panels(self.loras.panel)
+        self.panels: Panels = Panels(engine, self.loras.panel)
         self.model: ModelControl = ModelControl(
             engine, self._load_bar, self._status, self.note, self.hint, lambda: self.conversation.busy, start.kv
         )
@@ -102,8 +112,8 @@ class ChatScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         with Container(id="middle"):
             yield self._transcript
-            yield self.panels.memory
-        yield from self.panels.below
+            yield self.panels.beside
+        yield self.panels.below
         yield self._load_bar
         yield self._prompt
         yield self._status
@@ -130,6 +140,10 @@ class ChatScreen(Screen[None]):
         if (command := parse_slash(text)) is not None:
             return run_command(self, command)
         return self.conversation.send(text)
+
+    def on_prompt_drafted(self, event: Prompt.Drafted) -> None:
+        files = tuple(file.text for file in event.files)
+        self._engine.count(CountTokens(event.number, event.text, files, self.conversation.messages))
 
     def action_clear(self) -> None:
         """Start over with an empty conversation."""
@@ -162,6 +176,10 @@ class ChatScreen(Screen[None]):
         if not (self.focused and all(node.display for node in self.focused.ancestors_with_self)):
             self._prompt.focus()
 
+    def action_panels(self) -> None:
+        """Choose a panel to open or close."""
+        self.panels.choose()
+
     def action_toggle_thoughts(self) -> None:
         """Unfold all thoughts, or fold them."""
         self._transcript.toggle_thoughts()
@@ -174,6 +192,7 @@ class ChatScreen(Screen[None]):
 
     def _drain(self) -> None:
         for event in self._engine.drain():
+            self.panels.hear(event)
             if isinstance(event, ReplyEvent):
                 self.conversation.on_event(event)
             else:
@@ -185,18 +204,17 @@ class ChatScreen(Screen[None]):
             case LoadStarted() | Loading() | Notice():
                 self.model.on_event(event)
             case Unloaded():
-                self.panels.forget()
                 self.loras.on_unloaded()
                 self.model.on_unloaded(event)
             case Loaded():
-                self.panels.show_loaded(event)
                 self.model.on_loaded(event, self.conversation.begun)
                 self.loras.on_loaded(event.decode)
                 self.post_message(self.ModelLoaded(event.source, event.info.path))
             case LorasChanged():
                 self._load_bar.progress = None
-                self.panels.show_adapted(event)
                 self.loras.on_changed(event)
+            case TokensCounted():
+                self._prompt.show_count(event, self._status.status.context)
             case Failed():
                 self._on_failed(event)
 

@@ -70,6 +70,11 @@ class ConversationControl:
         """Whether anything was said."""
         return bool(self._conversation.turns)
 
+    @property
+    def messages(self) -> tuple[dict[str, str], ...]:
+        """The conversation as a model gets it."""
+        return self._conversation.messages()
+
     # What the person does
 
     def send(self, text: str) -> bool:

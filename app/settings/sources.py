@@ -28,6 +28,8 @@ class Sources:
     notices: tuple[str, ...] = ()
     no_color: bool = False
     """Whether the environment asks for no colours at all, https://no-color.org."""
+    editor: str = "vi"
+    """The command of the person's own editor."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -82,7 +84,8 @@ def read_sources(path: Path, environ: Mapping[str, str], flags: Mapping[str, Any
     file, notices = read_file(path)
     environment, variables, wrong = _read_environment(environ)
     known = {name: value for name, value in flags.items() if name in all_settings()}
-    return Sources(path, file, environment, known, variables, notices + wrong, bool(environ.get("NO_COLOR")))
+    editor = environ.get("VISUAL") or environ.get("EDITOR") or "vi"
+    return Sources(path, file, environment, known, variables, notices + wrong, bool(environ.get("NO_COLOR")), editor)
 
 
 def _read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], tuple[str, ...]]:

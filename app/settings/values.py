@@ -31,6 +31,11 @@ class Setting:
         """Which values it takes, in words."""
         return "a table" if self.table else _expected(self.base, self.spec)
 
+    @property
+    def values(self) -> tuple[str, ...]:
+        """All values that it takes, as they would be typed; empty where they cannot be listed."""
+        return ("on", "off") if self.base is bool else self.spec.choices
+
     def entry(self, name: str) -> Setting:
         """The setting for one entry of this table."""
         return replace(self, name=f"{self.name}.{name}", optional=True, table=False, default=None)

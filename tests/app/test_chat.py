@@ -186,7 +186,7 @@ async def test_one_can_type_while_a_model_loads_but_not_send(make_app: MakeApp) 
 async def test_the_first_run_opens_the_menu_on_the_starter(make_app: MakeApp) -> None:
     app = make_app(model="")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: bool(pilot.app.screen.query(OptionList)))
+        await until(pilot, lambda: isinstance(pilot.app.screen, ModelMenu))
         options = pilot.app.screen.query_one(OptionList)
         await until(pilot, lambda: options.highlighted_option is not None)
         assert options.highlighted_option.id == "gemma-3-270m-it"  # type: ignore[union-attr]
