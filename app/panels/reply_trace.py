@@ -1,0 +1,100 @@
+"""The last reply as the engine told it, token by token: what the timing, prompt and token panels show."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Sequence
+
+from app.engine_thread import ReplyStarted
+from inference.events import Event, Finished, Prompted, Stats, Token
+from inference.vocabulary import Vocabulary
+
+SPANS = ("report", "encode", "wait", "sample", "text")
+"""What one thread does one after another for each token."""
+BESIDE = ("finish", "submit")
+"""What other threads do meanwhile."""
+
+
+class ReplyTrace:
+    """A prompt and the tokens that followed; grows while the reply is written. It belongs to the interface's thread.
+
+    Everything is in flat arrays: as many records, 30,000 tokens with their alternatives would take the interpreter
+    tens of milliseconds whenever it looks for garbage. `seconds` has an array for each of SPANS and BESIDE.
+    `interface_s` is the processor time of the interface's own thread since the reply began.
+    """
+
+    def __init__(self) -> None:
+        self.vocabulary: Vocabulary | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the reply."""
+        self.prompt: tuple[int, ...] = ()
+        self.reused = 0
+        self.ids = array("i")
+        self.logprobs = array("d")
+        self.walls = array("d")
+        self.seconds = {name: array("d") for name in (*SPANS, *BESIDE)}
+        self.first_s = 0.0
+        self.interface_s = 0.0
+        self._alternatives_end = array("q", (0,))
+        self._alternative_ids = array("i")
+        self._alternative_logprobs = array("d")
+        self._began = time.thread_time()
+
+    def __len__(self) -> int:
+        """Tokens of the reply so far."""
+        return len(self.ids)
+
+    def hear(self, event: ReplyStarted | Event) -> None:
+        """Take the next event of a reply."""
+        match event:
+            case ReplyStarted():
+                self.clear()
+            case Prompted(ids, reused):
+                self.prompt, self.reused = ids, reused
+            case Token() if event.id >= 0:
+                self._take(event)
+            case Stats() | Finished():
+                self.first_s = event.timings.ttft_s
+                self._clock()
+
+    def alternatives(self, index: int) -> list[tuple[int, float]]:
+        """(id, log-probability) of the most likely tokens where the token `index` stands, the most likely first."""
+        part = slice(self._alternatives_end[index], self._alternatives_end[index + 1])
+        return list(zip(self._alternative_ids[part], self._alternative_logprobs[part], strict=True))
+
+    def _take(self, token: Token) -> None:
+        self.ids.append(token.id)
+        self.logprobs.append(token.logprob)
+        for each in token.alternatives:
+            self._alternative_ids.append(each.id)
+            self._alternative_logprobs.append(each.logprob)
+        self._alternatives_end.append(len(self._alternative_ids))
+        times, step, seconds = token.times, token.times.step, self.seconds
+        self.walls.append(times.wall_s)
+        seconds["report"].append(times.report_s)
+        seconds["encode"].append(step.encode_s)
+        seconds["wait"].append(step.wait_s)
+        seconds["sample"].append(step.sample_s)
+        seconds["text"].append(times.text_s)
+        seconds["finish"].append(step.finish_s)
+        seconds["submit"].append(step.submit_s)
+        self._clock()
+
+    def _clock(self) -> None:
+        self.interface_s = time.thread_time() - self._began
+
+
+def branch_ids(prompt: Sequence[int], reply: Sequence[int], index: int, chosen: int) -> tuple[int, ...]:
+    """What a model continues when the token `index` of a reply is to be `chosen`: prompt, what is kept, and it."""
+    if not 0 <= index < len(reply):
+        raise IndexError(f"a reply of {len(reply)} tokens has no token {index}")
+    return (*prompt, *reply[:index], chosen)
+
+
+def branch_text(vocabulary: Vocabulary, reply: Sequence[int], index: int, chosen: int) -> str:
+    """What the reply then begins with; U+FFFD stands for characters that end with a later token."""
+    text = b"".join(map(vocabulary.token_bytes, (*reply[:index], chosen)))
+    return (text.removeprefix(b" ") if vocabulary.strips_space else text).decode("utf-8", "replace")

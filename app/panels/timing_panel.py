@@ -1,0 +1,64 @@
+"""The timing panel: speed over the last reply, and where the time of a token went."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Sparkline, Static
+
+from app.panels.reply_trace import ReplyTrace
+from app.panels.timing_figures import head_text, spans_text, timing_figures, token_rates
+from app.theme import make_look
+
+
+class TimingPanel(VerticalScroll):
+    """Shows the figures of the last reply; works only while it is open."""
+
+    DEFAULT_CSS = """
+    TimingPanel { background: $background; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
+    TimingPanel Static { width: 100%; height: auto; }
+    TimingPanel .timing-label { color: $foreground 60%; }
+    TimingPanel Sparkline { width: 100%; height: 2; }
+    """
+    BORDER_TITLE = "Timing"
+
+    def __init__(self, trace: ReplyTrace, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.display = False
+        self._trace = trace
+        self._gpu = False
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="timing-head", markup=False)
+        yield Static("tokens per second", classes="timing-label", markup=False)
+        yield Sparkline(id="timing-rate")
+        yield Static("time per token, the longest at each place", classes="timing-label", markup=False)
+        yield Sparkline(id="timing-walls")
+        yield Static(id="timing-spans", markup=False)
+
+    def show_device(self, device: str) -> None:
+        """Where the model runs."""
+        self._gpu = device == "webgpu"
+
+    def show_reply(self) -> None:
+        """Take what is new in the trace."""
+        if self.display:
+            self._draw()
+
+    def on_show(self) -> None:
+        self._draw()
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        look, figures = make_look(self.app.theme_variables), timing_figures(self._trace)
+        width = self.scrollable_content_region.width
+        self.query_one("#timing-head", Static).update(head_text(figures, look))
+        for part in self.query("Sparkline, .timing-label, #timing-spans"):
+            part.display = figures is not None
+        if figures is not None:
+            walls = self._trace.walls[1:]
+            self.query_one("#timing-rate", Sparkline).data = token_rates(walls, max(8, width))
+            self.query_one("#timing-walls", Sparkline).data = list(walls)
+            self.query_one("#timing-spans", Static).update(spans_text(figures, self._gpu, look, width))

@@ -1,0 +1,66 @@
+"""The menu of panels: one key opens or closes one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from app.panels.names import PANELS
+from app.theme import make_look
+
+
+class PanelMenu(ModalScreen[str | None]):
+    """Ends with the name of the panel to open or close, None for none; `shown` are those that are open."""
+
+    DEFAULT_CSS = """
+    PanelMenu { align: center middle; }
+    PanelMenu Vertical {
+        width: 72; max-width: 96%; height: auto; max-height: 92%; padding: 1 2;
+        border: round $border; background: $background; border-title-color: $primary;
+        border-subtitle-color: $foreground 55%;
+    }
+    PanelMenu OptionList { height: auto; background: $background; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,f7,q", "dismiss", "Close", id="panels.close"),
+        *(
+            Binding(panel.key, f"dismiss('{name}')", panel.title, show=False, id=f"panels.{name}")
+            for name, panel in PANELS.items()
+        ),
+    ]
+
+    def __init__(self, shown: Collection[str]) -> None:
+        super().__init__()
+        self._shown = shown
+
+    def compose(self) -> ComposeResult:
+        look = make_look(self.app.theme_variables)
+        lines = [
+            Option(
+                Text.assemble(
+                    ("● " if name in self._shown else "○ ", look.primary if name in self._shown else look.faint),
+                    (f"{panel.key}  ", look.primary),
+                    (f"{panel.title:<9}", look.text),
+                    (panel.help, look.muted),
+                    no_wrap=True,
+                    overflow="ellipsis",
+                ),
+                id=name,
+            )
+            for name, panel in PANELS.items()
+        ]
+        with Vertical() as box:
+            box.border_title = "Panels"
+            box.border_subtitle = "in a panel: z whole screen · < > size · esc back"
+            yield OptionList(*lines, markup=False, compact=True)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option_id)
