@@ -15,7 +15,8 @@ from inference.lora.adapter_set import AdapterSet
 from inference.models.config import ModelConfig
 from inference.plan.explain import PlanRow
 from inference.plan.ops import Logits
-from inference.sampling import Sampled, Sampling, sample
+from inference.sampler import sample
+from inference.sampling import Sampled, Sampling
 
 Cache = TypeVar("Cache", bound=KvCache)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from inference.chat_template import ChatTemplate
 from inference.stops import overlap
-from inference.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from inference.chat_template import ChatTemplate
+    from inference.vocabulary import Vocabulary
 
 Part = Literal["thought", "answer"]
 

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from inference.added_tokens import Matching
 from inference.stop_tokens import StopToken
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 SPACE = "▁"  # what a space is written as in SentencePiece vocabularies
 
@@ -63,7 +65,8 @@ class Vocabulary:
         return self._of_types(TokenType.USER_DEFINED)
 
     def _of_types(self, *types: TokenType) -> dict[str, int]:
-        return {self.tokens[i]: i for i in np.flatnonzero(np.isin(self.types, types)).tolist() if self.tokens[i]}
+        wanted = sum(self.types == kind for kind in types)
+        return {self.tokens[i]: i for i in wanted.nonzero()[0].tolist() if self.tokens[i]}
 
     def token_bytes(self, token_id: int) -> bytes:
         """What a token contributes to the text; not always whole characters. Control tokens give their own name."""

@@ -45,7 +45,8 @@ from inference.plan.ops import (
     WeightRef,
 )
 from inference.rope import RopeTables
-from inference.sampling import Sampled, Sampling, sample
+from inference.sampler import sample
+from inference.sampling import Sampled, Sampling
 from inference.weights import WeightStore
 
 Observer = Callable[[Op, np.ndarray], None]

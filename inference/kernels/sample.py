@@ -1,6 +1,6 @@
 """Sampling on WebGPU: the best candidates of slices of the logits, merged until one list is left, then a draw.
 
-The form follows `inference.sampling.sample`. The last dispatch also feeds the token back and moves the step on,
+The form follows `inference.sampler.sample`. The last dispatch also feeds the token back and moves the step on,
 so that decode steps need nothing from the host.
 """
 

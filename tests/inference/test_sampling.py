@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.sampling import (
-    LOGIT_LIMIT,
-    MAX_CANDIDATES,
-    NUM_ALTERNATIVES,
-    Sampling,
-    choose_candidate,
-    penalize,
-    sample,
-    uniform,
-)
+from inference.sampler import choose_candidate, penalize, sample, uniform
+from inference.sampling import LOGIT_LIMIT, MAX_CANDIDATES, NUM_ALTERNATIVES, Sampling
 
 OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 GREEDY = Sampling(temperature=0.0)

@@ -10,7 +10,8 @@ import pytest
 from inference.kernels import sample as kernel
 from inference.kernels.dispatch import STATE, Binding, Dispatch, KernelContext, tensor
 from inference.plan.ops import Op, Sample, TensorRef
-from inference.sampling import Sampled, Sampling, choose_candidate, penalize, sample, uniform
+from inference.sampler import choose_candidate, penalize, sample, uniform
+from inference.sampling import Sampled, Sampling
 from tests.inference.kernels.harness import POISON, Gpu, run
 
 pytestmark = pytest.mark.gpu
