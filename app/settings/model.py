@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inference.kv.names import SUMMARIES
+from inference.sampling import Sampling
 
 Effect = Literal["at once", "with the next reply", "at the next start"]
 
@@ -43,14 +44,12 @@ _SAMPLING: Any = {"group": "Sampling", "effect": "with the next reply"}
 _TALK: Any = {"group": "Conversation", "effect": "at the next start"}
 _LOOKS: Any = {"group": "Looks", "effect": "at once"}
 _PANELS: Any = {"group": "Panels", "effect": "at the next start"}
+_SAMPLED = Sampling()
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that can be set. None means that it is left to the model or to chance.
-
-    The defaults of sampling are those of `inference.sampling.Sampling`, which cannot be imported here: it needs NumPy.
-    """
+    """Everything that can be set. None means that it is left to the model or to chance."""
 
     model: str = _setting("", "Model", "A name or path to start with; the last one used is kept here", **_MODEL)
     device: str = _setting("auto", "Device", "Where models run", choices=("auto", "webgpu", "cpu"), **_MODEL)
@@ -60,32 +59,44 @@ class Settings:
         "auto", "Dtype", "What activations and KV are stored in", choices=("auto", "f32", "f16"), **_MODEL
     )
 
-    temperature: float = _setting(0.7, "Temperature", "0 always takes the likeliest token", least=0, **_SAMPLING)
-    top_k: int = _setting(40, "Top-k", "Only so many of the likeliest tokens; 0 is off", least=0, **_SAMPLING)
+    temperature: float = _setting(
+        _SAMPLED.temperature, "Temperature", "0 always takes the likeliest token", least=0, **_SAMPLING
+    )
+    top_k: int = _setting(
+        _SAMPLED.top_k, "Top-k", "Only so many of the likeliest tokens; 0 is off", least=0, **_SAMPLING
+    )
     top_p: float = _setting(
-        0.95, "Top-p", "Only the likeliest tokens that share this probability; 1 is off", above=0, most=1, **_SAMPLING
+        _SAMPLED.top_p,
+        "Top-p",
+        "Only the likeliest tokens that share this probability; 1 is off",
+        above=0,
+        most=1,
+        **_SAMPLING,
     )
     min_p: float = _setting(
-        0.05, "Min-p", "No token below this share of the likeliest one's; 0 is off", least=0, most=1, **_SAMPLING
+        _SAMPLED.min_p,
+        "Min-p",
+        "No token below this share of the likeliest one's; 0 is off",
+        least=0,
+        most=1,
+        **_SAMPLING,
     )
     repetition: float = _setting(
-        1.0, "Repetition penalty", "Above 1 makes tokens seen before less likely", above=0, **_SAMPLING
+        _SAMPLED.repetition, "Repetition penalty", "Above 1 makes tokens seen before less likely", above=0, **_SAMPLING
     )
-    frequency: float = _setting(0.0, "Frequency penalty", "Off a token's logit for each time it was seen", **_SAMPLING)
-    presence: float = _setting(0.0, "Presence penalty", "Off a token's logit once it was seen", **_SAMPLING)
-    seed: int | None = _setting(None, "Seed", "The same seed gives the same reply; empty draws one", **_SAMPLING)
+    frequency: float = _setting(
+        _SAMPLED.frequency, "Frequency penalty", "Off a token's logit for each time it was seen", **_SAMPLING
+    )
+    presence: float = _setting(
+        _SAMPLED.presence, "Presence penalty", "Off a token's logit once it was seen", **_SAMPLING
+    )
+    seed: int | None = _setting(
+        _SAMPLED.seed, "Seed", "The same seed gives the same reply; empty draws one", **_SAMPLING
+    )
     max_tokens: int | None = _setting(None, "Longest reply", "Tokens; empty is no limit", least=1, **_SAMPLING)
 
     system: str = _setting("", "System prompt", "Told to the model first in each conversation", long=True, **_TALK)
     history: bool = _setting(True, "History", "Keep conversations on this machine", **_TALK)
-    links: str = _setting(
-        "ask",
-        "Links",
-        "What a click on a link does: ask before opening it, open it, or nothing",
-        choices=("ask", "open", "off"),
-        group="Conversation",
-        effect="at once",
-    )
 
     theme: str = _setting(
         "auto",

@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.options import SAMPLING_NAMES
 from app.settings import Settings, Sources, load_settings, read_sources, save_settings, with_model
 from app.settings.command import run_set
 from app.settings.file import save_values
 from app.settings.values import all_settings, check, parse, text_of
-from inference.sampling import Sampling
 
 HAND_WRITTEN = """\
 # mine
@@ -62,10 +60,7 @@ def test_no_file_gives_the_defaults(path: Path) -> None:
     assert not path.exists()
 
 
-def test_the_defaults_are_those_of_sampling_and_valid() -> None:
-    assert {name: getattr(Settings(), name) for name in SAMPLING_NAMES} == {
-        name: getattr(Sampling(), name) for name in SAMPLING_NAMES
-    }
+def test_the_defaults_are_valid() -> None:
     for setting in all_settings().values():
         assert check(setting, setting.default) == setting.default
 
