@@ -19,7 +19,7 @@ from inference.op_times import OpTimes
 from inference.plan.explain import PlanRow
 
 Phase = Literal["decode", "prefill"]
-_COLUMNS = ("Layers", "Operation", "Kernel", "Dispatches", "µs", "Share", "Shape")
+_COLUMNS = ("Layers", "Operation", "Kernel", "µs", "Share", "Dispatches", "Shape")
 
 
 class KernelsPanel(Vertical):
@@ -149,9 +149,9 @@ def kernel_cells(group: KernelGroup, member: bool, unfolded: bool, whole: float,
         Text(f"  {layers}" if member else layers, look.muted if count == 1 else look.accent),
         Text(row.name if row.kind in row.name else f"{row.kind} {row.name}", look.muted if member else look.text),
         Text(row.variant, look.primary),
-        Text(f"{group.dispatches:,}", justify="right"),
         Text(f"{took * 1e6:,.1f}" if group.seconds else "", justify="right"),
         Text(f"{took / whole:.1%}" if group.seconds and whole else "", look.muted, justify="right"),
+        Text(f"{group.dispatches:,}", justify="right"),
         Text(row.shape, look.muted),
     ]
 

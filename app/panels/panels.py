@@ -101,7 +101,9 @@ class Panels:
                 self._enter(name)
 
         shown = [name for name, panel in self._by_name.items() if panel.display]
-        self.below.app.push_screen(PanelMenu(shown), chosen)
+        app, active = self.below.app, self.below.screen.active_bindings.values()
+        keys = {each.binding.id: app.get_key_display(each.binding) for each in active}
+        app.push_screen(PanelMenu(shown, {name: keys.get(f"chat.{name}", "") for name in PANELS}), chosen)
 
     def enter_lora(self) -> None:
         """Open the LoRA panel if it is closed, and go into it."""

@@ -26,6 +26,7 @@ class Alternatives(OptionList):
 
     DEFAULT_CSS = """
     Alternatives {
+        text-wrap: nowrap; text-overflow: ellipsis;
         height: 1fr; padding: 0; border: none; background: $background; scrollbar-size: 0 1;
         &:focus { border: none; background-tint: transparent; }
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 from rich.text import Text
@@ -18,7 +18,10 @@ from app.theme import make_look
 
 
 class PanelMenu(ModalScreen[str | None]):
-    """Ends with the name of the panel to open or close, None for none; `shown` are those that are open."""
+    """Ends with the name of the panel to open or close, None for none.
+
+    `shown` are those that are open, `keys` has for each what does the same in the chat, or "".
+    """
 
     DEFAULT_CSS = """
     PanelMenu { align: center middle; }
@@ -37,9 +40,10 @@ class PanelMenu(ModalScreen[str | None]):
         ),
     ]
 
-    def __init__(self, shown: Collection[str]) -> None:
+    def __init__(self, shown: Collection[str], keys: Mapping[str, str]) -> None:
         super().__init__()
         self._shown = shown
+        self._keys = keys
 
     def compose(self) -> ComposeResult:
         look = make_look(self.app.theme_variables)
@@ -49,6 +53,7 @@ class PanelMenu(ModalScreen[str | None]):
                     ("● " if name in self._shown else "○ ", look.primary if name in self._shown else look.faint),
                     (f"{panel.key}  ", look.primary),
                     (f"{panel.title:<9}", look.text),
+                    (f"{self._keys[name]:<4}", look.primary),
                     (panel.help, look.muted),
                     no_wrap=True,
                     overflow="ellipsis",
