@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from app.token_count import CountingEngine, TextTokenizer
 from inference.events import Event, KvMapGroup, KvStats, MemoryStats
-from inference.lora.adapter_set import AppliedAdapter
-from inference.op_times import OpTimes
-from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 from inference.thinking import ThinkingMarks
 from inference.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from inference.lora.adapter_set import AppliedAdapter
+    from inference.op_times import OpTimes
+    from inference.plan.explain import PlanRow
 
 Message = Mapping[str, str]
 S = TypeVar("S", bound="SequenceLike")

@@ -12,18 +12,20 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from app.engine_protocol import EngineLike, InfoLike, Message, SequenceLike
 from app.token_count import CountTokens, TokenCounter, TokensCounted
 from inference.errors import Cancelled, GlasschatError
 from inference.events import Event, Finished, KvMapGroup, KvStats, Loading, MemoryStats, Notice
-from inference.lora.adapter_set import AppliedAdapter
-from inference.op_times import OpTimes
-from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 from inference.thinking import ThinkingMarks
 from inference.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from inference.lora.adapter_set import AppliedAdapter
+    from inference.op_times import OpTimes
+    from inference.plan.explain import PlanRow
 
 _log = logging.getLogger(__name__)
 

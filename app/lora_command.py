@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from app.options import lora
-from inference.lora.adapter_set import AppliedAdapter
+
+if TYPE_CHECKING:
+    from inference.lora.adapter_set import AppliedAdapter
 
 Strengths = tuple[tuple[str, float | None], ...]
 """Adapters, by path or name, each with its new strength; None drops it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -11,7 +11,9 @@ from textual.containers import Vertical
 from textual.widgets import DataTable, Static
 
 from app.theme import Look, make_look
-from inference.plan.explain import PlanRow
+
+if TYPE_CHECKING:
+    from inference.plan.explain import PlanRow
 
 _COLUMNS = ("Layer", "Operation", "In → out", "Weights", "Sum in", "Shape", "Kernel", "On")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from inference.op_times import OpTimes
-from inference.plan.explain import PlanRow
+if TYPE_CHECKING:
+    from inference.op_times import OpTimes
+    from inference.plan.explain import PlanRow
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -15,8 +15,10 @@ from app.panels.kernel_groups import KernelGroup, group_kernels
 from app.panels.kv_panel import layer_ranges
 from app.theme import Look, make_look
 from app.units import format_count
-from inference.op_times import OpTimes
-from inference.plan.explain import PlanRow
+
+if TYPE_CHECKING:
+    from inference.op_times import OpTimes
+    from inference.plan.explain import PlanRow
 
 Phase = Literal["decode", "prefill"]
 _COLUMNS = ("Layers", "Operation", "Kernel", "µs", "Share", "Dispatches", "Shape")

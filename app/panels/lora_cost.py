@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from app.panels.kv_panel import layer_ranges
 from app.theme import Look
 from app.units import format_count
-from inference.plan.explain import PlanRow
+
+if TYPE_CHECKING:
+    from inference.plan.explain import PlanRow
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual import events
@@ -18,7 +18,9 @@ from app.lora_command import Strengths
 from app.panels.lora_cost import LoraCost, cost_text
 from app.panels.lora_row import LoraRow
 from app.theme import make_look
-from inference.lora.adapter_set import AppliedAdapter
+
+if TYPE_CHECKING:
+    from inference.lora.adapter_set import AppliedAdapter
 
 _SETTLE_S = 0.15  # a slider rests so long before the engine hears of it
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual import events
@@ -14,7 +14,9 @@ from textual.widget import Widget
 from app.sanitize import visible
 from app.theme import Look, make_look
 from app.units import format_bytes, format_count
-from inference.lora.adapter import Adapter
+
+if TYPE_CHECKING:
+    from inference.lora.adapter import Adapter
 
 LEAST, MOST = -1.0, 2.0
 """The ends of the slider."""

@@ -19,7 +19,7 @@ from textual.widgets.tree import TreeNode
 
 from app.sanitize import visible
 from app.theme import make_look
-from inference.lora.read import is_adapter
+from inference.lora.recognise import is_adapter
 
 
 class AdapterTree(DirectoryTree):

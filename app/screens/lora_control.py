@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.engine_thread import ChangeLoras, EngineThread, Failed, LorasChanged
 from app.lora_command import Strengths, UnclearLora, parse_lora
@@ -12,8 +13,10 @@ from app.panels.lora_cost import LoraCost
 from app.panels.lora_panel import LoraPanel
 from app.screens.adapter_picker import AdapterPicker
 from app.widgets.render import NoteKind
-from inference.lora.adapter_set import AppliedAdapter
-from inference.plan.explain import PlanRow
+
+if TYPE_CHECKING:
+    from inference.lora.adapter_set import AppliedAdapter
+    from inference.plan.explain import PlanRow
 
 
 class LoraControl:

@@ -15,8 +15,9 @@ from typing import Any
 from inference.errors import BadAdapter
 from inference.formats.safetensors import SafetensorsFile, open_safetensors
 from inference.lora.adapter import FoundPair, LowRank, check_pair
+from inference.lora.recognise import PEFT_CONFIG
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS = "adapter_model.safetensors"
 # "base_model.model." is PEFT's own wrapper; "default" the name of an adapter, which some versions keep.
 _KEY = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight")
 _REFUSED = (
@@ -36,7 +37,7 @@ def read_pairs(folder: Path, values: Mapping[str, Any]) -> tuple[SafetensorsFile
 
     Raises BadAdapter for what is not plain LoRA, for tensors that contradict the config, and for stray tensors.
     """
-    where = folder / CONFIG
+    where = folder / PEFT_CONFIG
     _check_config(values, where)
     file = open_safetensors(folder / WEIGHTS)
     sides: dict[str, dict[str, str]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,28 +11,11 @@ from inference.formats.gguf import GGUFFile, open_gguf
 from inference.formats.json_files import read_json
 from inference.lora import peft
 from inference.lora.adapter import Adapter, FoundPair, LowRank, assign, check_pair, pair_rows
+from inference.lora.recognise import PEFT_CONFIG
 from inference.models.config import ModelConfig
 from inference.models.families import stored_names
 
 A_ENDING, B_ENDING = ".weight.lora_a", ".weight.lora_b"
-
-
-# In a GGUF file: the key, the type of its value (8, a string), and the value, each string after its length.
-_GGUF_MARK = b"general.type" + struct.pack("<IQ", 8, len("adapter")) + b"adapter"
-_GGUF_HEAD = 1 << 16  # bytes; general keys come first, and adapters have no vocabulary
-
-
-def is_adapter(path: Path) -> bool:
-    """Whether a path looks like a LoRA adapter: a PEFT folder, or a GGUF file that says so. Reads a file's beginning."""
-    try:
-        if path.is_dir():
-            return (path / peft.CONFIG).is_file()
-        if path.suffix.lower() != ".gguf":
-            return False
-        with path.open("rb") as file:
-            return _GGUF_MARK in file.read(_GGUF_HEAD)
-    except OSError:
-        return False
 
 
 def read_adapter(path: Path, config: ModelConfig) -> Adapter:
@@ -53,9 +35,9 @@ def read_adapter(path: Path, config: ModelConfig) -> Adapter:
 
 def _read_peft(folder: Path, config: ModelConfig) -> Adapter:
     names = stored_names(config, "hf")
-    if not (folder / peft.CONFIG).is_file():
-        raise ModelNotFound(f"there is no {peft.CONFIG}; name a PEFT folder or a GGUF adapter")
-    _, pairs = peft.read_pairs(folder, read_json(folder / peft.CONFIG))
+    if not (folder / PEFT_CONFIG).is_file():
+        raise ModelNotFound(f"there is no {PEFT_CONFIG}; name a PEFT folder or a GGUF adapter")
+    _, pairs = peft.read_pairs(folder, read_json(folder / PEFT_CONFIG))
     parts = assign(config, names.weights, pairs, folder)
     if config.layers[0].rope.interleaved:
         parts = pair_rows(config, parts, to_pairs=True)
