@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
 from rich.cells import cell_len
-
-_WORD = re.compile(r"\S+\s*|\s+")
 
 
 def cluster_starts(text: str) -> tuple[int, ...] | range:
@@ -32,24 +30,36 @@ def break_points(line: str, width: int, tab_size: int) -> tuple[int, ...]:
     """
     if not width or (line.isascii() and "\t" not in line and len(line) <= width):
         return ()
-    cells = cluster_cells(line, tab_size)
     points: list[int] = []
-    used = index = 0
-    for word in _WORD.finditer(line):
-        first = index
-        while index < len(cells) and cells[index][0] < word.end():
-            index += 1
-        wide = sum(size for _, size in cells[first:index])
+    used = 0
+    for word in _words(line, cluster_cells(line, tab_size)):
+        wide = sum(size for _, size in word)
         if used + wide <= width:
             used += wide
             continue
+        if used:
+            points.append(word[0][0])
         used = 0
-        for start, size in cells[first:index]:
-            if start and (start == word.start() or used + size > width) and (not points or points[-1] < start):
+        for start, size in word:
+            if used and used + size > width:
                 points.append(start)
                 used = 0
             used += size
     return tuple(points)
+
+
+def _words(line: str, cells: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """The clusters word by word, with the spaces after each."""
+    word: list[tuple[int, int]] = []
+    after_space = False
+    for (start, size), (end, _) in pairwise([*cells, (len(line), 0)]):
+        is_space = line[start:end].isspace()
+        if after_space and not is_space:
+            yield word
+            word = []
+        word.append((start, size))
+        after_space = is_space
+    yield word
 
 
 def cluster_cells(line: str, tab_size: int) -> list[tuple[int, int]]:

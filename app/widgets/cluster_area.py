@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from rich.text import Text
+from rich.segment import Segment
 from textual.document._document import Location
 from textual.document._document_navigator import DocumentNavigator
 from textual.document._wrapped_document import WrappedDocument
@@ -100,16 +100,24 @@ class ClusterArea(TextArea):
     def get_cursor_word_right_location(self) -> Location:
         return self._snap(super().get_cursor_word_right_location(), up=True)
 
-    def get_line(self, line_index: int) -> Text:
-        """The line, with the cursor over the whole of its cluster."""
-        line = super().get_line(line_index)
-        row, column = self.cursor_location
-        style = self._theme.cursor_style if self._theme else None
-        if row == line_index and style is not None and self._draw_cursor and column < len(line):
-            starts = cluster_starts(line.plain)
-            line.stylize(style, column, starts[bisect_right(starts, column)])
-        return line
-
     def render_line(self, y: int) -> Strip:
-        # Parts of a cluster that look the same must reach the terminal in one piece.
-        return super().render_line(y).simplify()
+        return _whole_clusters(super().render_line(y))
+
+
+def _whole_clusters(strip: Strip) -> Strip:
+    """The strip with each cluster in one segment, as the first of its code points looks: so does the cursor."""
+    text = strip.text
+    if text.isascii():
+        return strip
+    starts = cluster_starts(text)
+    segments: list[Segment] = []
+    at = 0
+    for part, style, _ in strip:
+        torn = starts[bisect_left(starts, at)] - at
+        if segments and torn:
+            before = segments[-1]
+            segments[-1] = Segment(before.text + part[:torn], before.style)
+        if rest := part[torn:]:
+            segments.append(Segment(rest, style))
+        at += len(part)
+    return Strip(segments, strip.cell_length)
