@@ -26,6 +26,7 @@ from app.screens.models import ModelMenu
 from app.settings import Settings, Sources, with_model
 from app.settings_control import SettingsControl
 from app.start import Start
+from app.store.store import Store
 from app.theme import THEMES
 from app.widgets.prompt import Prompt
 from inference.fit import Fit
@@ -50,6 +51,7 @@ class ChatApp(App[None]):
     def __init__(
         self,
         engine: EngineThread,
+        store: Store,
         list_models: Callable[[str], list[ModelEntry]],
         find_fit: Callable[[Path, str], Fit],
         sources: Sources,
@@ -63,7 +65,7 @@ class ChatApp(App[None]):
         self._start = start
         self._settings = SettingsControl(self, sources, self._note, self._use)
         arguments = {"model": completion.words(self._model_names), "set": completion.settings(self._known_settings)}
-        self._chat = ChatScreen(engine, start, arguments)
+        self._chat = ChatScreen(engine, store, start, arguments)
         for theme in THEMES:
             self.register_theme(theme)
 
@@ -77,9 +79,15 @@ class ChatApp(App[None]):
         for notice in (*self._start.notices, *shown):
             self._note(notice)
         if self._start.model:
-            self._chat.model.load(self._start.model)
+            # Once something is shown: the engine's imports would compete for the interpreter.
+            self.call_after_refresh(self._chat.model.load, self._start.model)
         else:
             self.call_after_refresh(self.action_models)
+
+        if self._start.resume:
+            self._chat.call_after_refresh(self._chat.history.resume)
+        if self._settings.settings.sidebar:
+            self._chat.call_after_refresh(self._chat.restore_history)
 
     def _note(self, text: str) -> None:
         """Say something in the transcript, as soon as there is one."""
@@ -87,6 +95,7 @@ class ChatApp(App[None]):
 
     def on_unmount(self) -> None:
         self._engine.shutdown()
+        self._chat.conversation.leave()
 
     def action_models(self) -> None:
         """Open the model menu."""
@@ -125,6 +134,12 @@ class ChatApp(App[None]):
     def on_chat_screen_model_loaded(self, event: ChatScreen.ModelLoaded) -> None:
         self._settings.remember("model", with_model(self._settings.settings, event.source).model)
 
+    def on_chat_screen_history_toggled(self, event: ChatScreen.HistoryToggled) -> None:
+        self._settings.remember("sidebar", event.shown)
+
+    def on_chat_screen_set(self, event: ChatScreen.Set) -> None:
+        self._settings.run(event.argument)
+
     def on_panels_changed(self, event: Panels.Changed) -> None:
         self._settings.remember("open_panels", event.open)
         for name, size in event.sizes.items():
@@ -136,10 +151,6 @@ class ChatApp(App[None]):
     def action_settings(self) -> None:
         """Open the settings."""
         self._settings.open()
-
-    def set_setting(self, argument: str) -> None:
-        """Do what `/set ARGUMENT` asks for."""
-        self._settings.run(argument)
 
     def _remember_theme(self, theme: Theme) -> None:
         if theme.name != self._settings.theme:
@@ -158,7 +169,14 @@ class ChatApp(App[None]):
             yield SystemCommand(panel.title, f"Show or hide {panel.help}", partial(chat.action_toggle_panel, name))
         for name, summary in SUMMARIES.items():
             yield SystemCommand(f"KV layout: {name}", summary, partial(chat.model.use_layout, name))
-        yield SystemCommand("New conversation", "Forget what was said", chat.action_clear)
+        yield SystemCommand("New conversation", "Begin another; this one is kept", chat.history.new)
+        yield SystemCommand("Conversations", "Show or hide those so far", chat.action_toggle_history)
+        yield SystemCommand("Edit", "Change the last question, as another branch", chat.messages.edit)
+        yield SystemCommand("Retry", "Let the model answer the last question again", chat.messages.retry)
+        yield SystemCommand("Fork", "Go on in a conversation of its own", chat.history.fork)
+        yield SystemCommand("Branch before", "Show the branch before this one", partial(chat.messages.branch, -1))
+        yield SystemCommand("Branch after", "Show the branch after this one", partial(chat.messages.branch, 1))
+        yield SystemCommand("Export", "Write the conversation to a Markdown file", partial(chat.history.export, ""))
         yield SystemCommand("Copy the last reply", "As the model wrote it, without a thought", chat.action_copy_reply)
         yield SystemCommand("Thoughts", "Unfold or fold what models think", chat.action_toggle_thoughts)
         yield SystemCommand("Stop", "Stop the reply or the load", chat.action_stop)

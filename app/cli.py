@@ -13,7 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from app.settings import Sources, load_settings, log_path, read_sources, save_settings, settings_path, with_model
+from app.settings import (
+    Sources,
+    history_path,
+    load_settings,
+    log_path,
+    read_sources,
+    save_settings,
+    settings_path,
+    with_model,
+)
 
 if TYPE_CHECKING:
     from app.terminal import ProgressLine as Progress
@@ -36,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             if flags.get("raw") and flags.get("system"):
                 raise UsageError("--raw sends the text alone; it cannot be used with --system")
+            if flags.get("resume") and not _has_screen(flags):
+                raise UsageError("--continue needs a terminal, and no other command beside it")
             return _command(flags, sources)(sources.given | flags)
         except UsageError as error:
             _complain(str(error))
@@ -68,6 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     model, request = model_options(), request_options()
     parser = argparse.ArgumentParser(
         prog="chat", description="Talk with a language model on your own machine.", parents=[model, request]
+    )
+    parser.add_argument(
+        "--continue",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        dest="resume",
+        help="go on with the last conversation",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
@@ -111,9 +129,12 @@ def _counts(least: int) -> Callable[[str], tuple[int, ...]]:
     return counts
 
 
+def _has_screen(flags: Given) -> bool:
+    return flags["command"] is None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def _command(flags: Given, sources: Sources) -> Callable[[Given], int]:
-    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    if flags["command"] is None and on_terminal:
+    if _has_screen(flags):
         return lambda given: _screen(given, sources)
     for notice in sources.notices:
         _complain(notice)
@@ -198,10 +219,12 @@ def _screen(given: Given, sources: Sources) -> int:
     from app.model_list import model_entries, resolve_adapter, resolve_usable_model
     from app.options import engine_options, sampling_options
     from app.start import Start
+    from app.store.store import Store
     from inference.catalog import load_catalog
     from inference.hub import default_store
 
-    catalog, store = load_catalog(), default_store()
+    catalog, models = load_catalog(), default_store()
+    history = Store(history_path() if given.get("history", True) else None)
     start = Start(
         model=given.get("model", ""),
         sampling=sampling_options(given),
@@ -211,16 +234,19 @@ def _screen(given: Given, sources: Sources) -> int:
         loras=tuple(given.get("loras", ())),
         device=given.get("device", "auto").replace("auto", ""),
         editor=sources.editor,
+        resume=given.get("resume", False),
         notices=sources.notices,
     )
     engine = EngineThread(
-        partial(resolve_usable_model, catalog=catalog, store=store),
+        partial(resolve_usable_model, catalog=catalog, store=models),
         lambda path, kv, progress: _open(path, given | {"kv": kv, "loras": ()}, progress),
-        partial(resolve_adapter, store=store),
+        partial(resolve_adapter, store=models),
     )
-    list_models, find_fit = partial(model_entries, catalog, store), FitFinder(engine_options(given))
-    app = ChatApp(engine, list_models, find_fit, sources, start)
+    list_models, find_fit = partial(model_entries, catalog, models), FitFinder(engine_options(given))
+    app = ChatApp(engine, history, list_models, find_fit, sources, start)
     app.run()
+    if lost := history.close():
+        _complain(lost)
     if app.return_code:
         _complain(f"the screen broke off on an unexpected error; the details are in {log_path()}")
     return app.return_code or 0

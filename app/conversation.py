@@ -1,98 +1,105 @@
-"""The conversation as the engine gets it, and the reply that is being written."""
+"""What the engine gets of a conversation, and the reply that is being written."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from app.sanitize import Sanitizer
+from app.store.records import Message, Node
 from inference.events import Token
 from inference.thinking import Part, Piece, ThinkingMarks, ThoughtSplitter
 
-
-@dataclass(frozen=True)
-class Turn:
-    """A message. `content` is what the chat template gets; for a reply, `answer` is it without the thought."""
-
-    role: Literal["user", "assistant"]
-    content: str
-    answer: str = ""
+_THINKING = "thinking"
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """Turns alternate between user and assistant. `system` "" means no system message."""
+def engine_messages(system: str, messages: Iterable[Message]) -> tuple[dict[str, str], ...]:
+    """Messages for the chat template. `system` "" means no system message."""
+    first = ({"role": "system", "content": system},) if system else ()
+    return (*first, *({"role": message.role, "content": message.text} for message in messages))
 
-    system: str = ""
-    turns: tuple[Turn, ...] = ()
 
-    def messages(self) -> tuple[dict[str, str], ...]:
-        """The messages for the chat template."""
-        system = ({"role": "system", "content": self.system},) if self.system else ()
-        return (*system, *({"role": turn.role, "content": turn.content} for turn in self.turns))
+def oldest_exchanges(nodes: Sequence[Node], count: int) -> Sequence[Node]:
+    """The oldest questions of a branch, so many of them, and their replies."""
+    starts = [index for index, node in enumerate(nodes) if node.role == "user"]
+    return nodes[: starts[count] if count < len(starts) else len(nodes)]
 
-    def with_question(self, text: str) -> Conversation:
-        """The conversation with one more message of the user."""
-        return replace(self, turns=(*self.turns, Turn("user", text)))
 
-    def with_reply(self, text: str, answer: str) -> Conversation:
-        """The conversation with one more message of the model; `answer` is the part that is not thought."""
-        return replace(self, turns=(*self.turns, Turn("assistant", text, answer)))
+def split_thought(reply: Message) -> tuple[str, str]:
+    """The thought and the answer of a reply, raw."""
+    parts: dict[Part, list[str]] = {"thought": [], "answer": []}
+    splitter = ThoughtSplitter(*_read_thinking(reply.settings))
+    for piece in (*splitter.push(reply.text), *splitter.flush()):
+        parts[piece.part].append(piece.text)
+    return "".join(parts["thought"]), "".join(parts["answer"])
 
-    def without_last(self) -> Conversation:
-        """The conversation before its last turn."""
-        return replace(self, turns=self.turns[:-1])
 
-    def without_oldest(self, exchanges: int) -> tuple[Conversation, tuple[str, ...]]:
-        """The conversation without its oldest questions and their replies, and the questions that were left out."""
-        starts = [index for index, turn in enumerate(self.turns) if turn.role == "user"]
-        end = starts[exchanges] if exchanges < len(starts) else len(self.turns)
-        dropped = tuple(turn.content for turn in self.turns[:end] if turn.role == "user")
-        return replace(self, turns=self.turns[end:]), dropped
-
-    def last_answer(self) -> str | None:
-        """The newest reply as the model wrote it, without its thought; None where there is no reply yet."""
-        return next((turn.answer for turn in reversed(self.turns) if turn.role == "assistant"), None)
+def _read_thinking(settings: Mapping[str, Any]) -> tuple[ThinkingMarks | None, bool]:
+    """What `Answer.settings` wrote; a file that was imported may have anything in its place."""
+    value = settings.get(_THINKING)
+    if not isinstance(value, Mapping):
+        return None, False
+    opens, closes, skips = (value.get(name) for name in ("opens", "closes", "skips"))
+    if not (isinstance(opens, str) and opens and isinstance(closes, str) and closes):
+        return None, False
+    return ThinkingMarks(opens, closes, skips if isinstance(skips, str) and skips else None), value.get(
+        "opened"
+    ) is True
 
 
 class Answer:
     """A reply that is being written: its raw text, and what of it is thought and answer, fit for the screen.
 
-    `stopped` is set by who stops it. `thought_tokens` and `thought_s` are the length of the thought in tokens and in
-    seconds, so far.
+    `question` is the id of the message that it answers, `message` its own as soon as there is any of it. `model` and
+    `made_with` are the model's name and the settings, `given` is what it was given. `stopped` is set by who stops it.
+    `thought_tokens` and `thought_s` are the length of the thought in tokens and in seconds.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, question: int, model: str, made_with: Mapping[str, Any]) -> None:
         self.number = number
+        self.question = question
+        self.model = model
+        self._made_with = made_with
+        self.message: int | None = None
+        self.given: tuple[Message, ...] = ()
         self.stopped = False
         self.thought_tokens = 0
         self.thought_s = 0.0
         self._thought_began: float | None = None
-        self._raw: list[str] = []
-        self._answer: list[str] = []
+        self._unsaved: list[str] = []
         self._shown: dict[Part, list[str]] = {"thought": [], "answer": []}
         self._border = Sanitizer()
         self.begin(None, thinking=False)
 
     def begin(self, marks: ThinkingMarks | None, thinking: bool) -> None:
         """Before the first token: how the model marks a thought, and whether the prompt has opened one already."""
+        self._marks, self._opened = marks, thinking
         self._splitter = ThoughtSplitter(marks, thinking)
         self._part: Part = "thought" if thinking else "answer"
 
     @property
-    def raw(self) -> str:
-        """All that the model has written."""
-        return "".join(self._raw)
+    def settings(self) -> dict[str, Any]:
+        """How the reply is made, and what `split_thought` needs to know."""
+        if self._marks is None:
+            return dict(self._made_with)
+        marks = {"opens": self._marks.opens, "closes": self._marks.closes, "skips": self._marks.skips}
+        return {**self._made_with, _THINKING: marks | {"opened": self._opened}}
 
     @property
-    def answer(self) -> str:
-        """The answer alone, as the model wrote it."""
-        return "".join(self._answer)
+    def figures(self) -> dict[str, Any]:
+        """How long the thought was, if there was one."""
+        return {"thought_tokens": self.thought_tokens, "thought_s": self.thought_s} if self.thought_tokens else {}
+
+    def unsaved(self) -> str:
+        """The raw text since the last call."""
+        text = "".join(self._unsaved)
+        self._unsaved.clear()
+        return text
 
     def take(self, token: Token) -> None:
         """Keep the raw text, and what of it is decided for `release`."""
-        self._raw.append(token.text)
+        self._unsaved.append(token.text)
         self._keep(self._splitter.push(token.text))
         if self._part == "thought":
             self.thought_tokens += token.id >= 0
@@ -116,8 +123,6 @@ class Answer:
                 if self._part == "thought":
                     self._clock()
                 self._part = piece.part
-            if piece.part == "answer":
-                self._answer.append(piece.text)
             self._shown[piece.part].append(self._border.feed(piece.text))
 
     def _clock(self) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from app.conversation import Conversation
 from app.engine_thread import Loaded
 from app.panels.lora_row import strength_words
 from app.sanitize import visible
 from app.units import format_seconds
-from inference.events import FinishReason, Timings
 from inference.kv.names import SUMMARIES
-from inference.lora.adapter_set import AppliedAdapter
 
-_REASONS: dict[FinishReason, str] = {
+if TYPE_CHECKING:
+    from inference.lora.adapter_set import AppliedAdapter
+
+_REASONS: Mapping[str | None, str] = {
     "stop": "",
     "length": "cut at the token limit",
     "context": "cut: the context is full",
     "cancelled": "stopped",
+    "error": "broken off",
+    None: "cut off",  # the program ended before the reply did
 }
 
 
@@ -45,25 +48,32 @@ def adapter_words(adapters: Sequence[AppliedAdapter]) -> str:
     return ", ".join(f"{visible(each.adapter.name)} {strength_words(each.strength)}" for each in adapters)
 
 
-def figures_line(reason: FinishReason, timings: Timings, adapters: Sequence[AppliedAdapter] = ()) -> str:
-    """The line under a reply: how much, how fast, what of the prompt was computed anew, and with which adapters."""
-    parts = [_REASONS[reason], f"{timings.output_tokens} tokens"]
-    if timings.decode_tps:
-        parts.append(f"{timings.decode_tps:.1f} tok/s")
-    if timings.ttft_s:
-        parts.append(f"first after {format_seconds(timings.ttft_s)}")
-    parts.append(f"prompt {timings.prompt_tokens - timings.reused_tokens} new, {timings.reused_tokens} reused")
-    parts.append(adapter_words(adapters))
-    return " · ".join(part for part in parts if part)
+def figures_line(reason: str | None, figures: Mapping[str, Any], adapters: str = "") -> str:
+    """The line under a reply: how much, how fast, what of the prompt was computed anew, and with which adapters.
+
+    `reason` is that of the stored message, `figures` has the fields of `Timings`, or nothing.
+    """
+    parts = [_REASONS.get(reason, reason or "")]
+    if figures:
+        output, rate, first, prompt, reused = (
+            value if isinstance(value := figures.get(name), int | float) else 0
+            for name in ("output_tokens", "decode_tps", "ttft_s", "prompt_tokens", "reused_tokens")
+        )
+        parts.append(f"{output} tokens")
+        if rate:
+            parts.append(f"{rate:.1f} tok/s")
+        if first:
+            parts.append(f"first after {format_seconds(first)}")
+        parts.append(f"prompt {prompt - reused} new, {reused} reused")
+    return " · ".join(part for part in (*parts, adapters) if part)
 
 
-def full_context_note(conversation: Conversation, context: int) -> str:
-    """What can be done where a conversation has filled the context of so many tokens."""
-    _, oldest = conversation.without_oldest(1)
-    first = f" ({visible(shortened(oldest[0]))})" if oldest else ""
+def full_context_note(oldest: str, context: int) -> str:
+    """What can be done where a conversation, which begins with that question, fills the context of so many tokens."""
+    first = f" ({visible(shortened(oldest))})" if oldest else ""
     return (
         f"The context of {context:,} tokens is full. /drop leaves out the oldest question and its reply{first}, "
-        "/drop N so many; /clear starts over. A larger context is set with --context when Glasschat starts; "
+        "/drop N so many; /new starts over. A larger context is set with --context when Glasschat starts; "
         "/kv tiered-int8 holds one in less memory."
     )
 
@@ -91,3 +101,14 @@ def shortened(text: str, length: int = 40) -> str:
     """The beginning of a message, in quotation marks, on one line."""
     line = " ".join(text.split())
     return f"“{line[:length].rstrip()}…”" if len(line) > length else f"“{line}”"
+
+
+def reply_name(name: str, place: tuple[int, int]) -> str:
+    """The line above a reply; `place` is which one of how many it is below its question."""
+    return " ".join(filter(None, (name, branch_mark(place))))
+
+
+def branch_mark(place: tuple[int, int]) -> str:
+    """The mark of a message that has others in its place: which one it is, of how many; "" where it is the only one."""
+    number, count = place
+    return f"< {number}/{count} >" if count > 1 else ""

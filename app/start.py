@@ -12,7 +12,7 @@ class Start:
     """How the chat begins. `model` "" opens the menu; `kv` is the layout of the cache; `device` is "" while not chosen.
 
     `loras` are LoRA adapters by name, with their strengths. `editor` is the command of the person's own editor.
-    `notices` are shown first.
+    `resume` goes on with the newest conversation. `notices` are shown first.
     """
 
     model: str = ""
@@ -23,4 +23,5 @@ class Start:
     loras: tuple[tuple[str, float], ...] = ()
     device: str = ""
     editor: str = "vi"
+    resume: bool = False
     notices: tuple[str, ...] = ()

@@ -28,13 +28,17 @@ from app.engine_thread import (
 )
 from app.panels.panels import Panels
 from app.screens.conversation_control import ConversationControl
+from app.screens.history_control import HistoryControl
 from app.screens.lora_control import LoraControl
+from app.screens.message_control import MessageControl
 from app.screens.model_control import ModelControl
 from app.screens.slash_commands import COMMANDS, run_command
 from app.slash import parse_slash
 from app.start import Start
+from app.store.store import Store
 from app.token_count import CountTokens, TokensCounted
 from app.widgets.load_bar import LoadBar
+from app.widgets.message_bar import MessageBar
 from app.widgets.prompt import Prompt
 from app.widgets.render import NoteKind
 from app.widgets.status_bar import StatusBar
@@ -48,8 +52,8 @@ _DRAINS_PER_S = 30
 class ChatScreen(Screen[None]):
     """The widgets of the chat and its keys, and the parts that do the work; it hands the engine's events to them.
 
-    `model` is what is loaded, `conversation` what was said, `loras` the adapters, `panels` what is shown of the
-    engine's inside.
+    `model` is what is loaded, `conversation` what is said, `messages` what is done with one message, `history` the
+    other conversations, `loras` the adapters, `panels` what is shown of the engine's inside.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 (as Textual declares it)
@@ -62,6 +66,14 @@ class ChatScreen(Screen[None]):
         Binding("f5,ctrl+o", "app.models", "Model", id="chat.models", tooltip="Choose a model"),
         Binding("f6", "toggle_panel('lora')", "The LoRA adapters and their strengths", show=False, id="chat.lora"),
         Binding("f7", "panels", "Panels", id="chat.panels", tooltip="All panels: kernels, timing, tokens, prompt too"),
+        Binding("f8", "toggle_history", "Chats", id="chat.history", tooltip="The conversations so far"),
+        Binding("alt+up", "choose(-1)", "Choose the message above", show=False, id="chat.choose_above"),
+        Binding("alt+down", "choose(1)", "Choose the message below", show=False, id="chat.choose_below"),
+        Binding("alt+e", "edit_message", "Edit the chosen or last question", show=False, id="chat.edit_message"),
+        Binding("alt+r", "retry", "Answer the chosen or last question again", show=False, id="chat.retry"),
+        Binding("alt+f", "fork", "Fork the conversation at the chosen message", show=False, id="chat.fork"),
+        Binding("alt+left", "branch(-1)", "To the branch before", show=False, id="chat.older_branch"),
+        Binding("alt+right", "branch(1)", "To the branch after", show=False, id="chat.newer_branch"),
         Binding("ctrl+t", "toggle_thoughts", "Unfold or fold what models think", show=False, id="chat.thoughts"),
         Binding("ctrl+c,super+c", "copy_text", "Copy the selection", show=False, id="chat.copy"),
         Binding("pageup", "scroll('page_up')", "Scroll up", show=False, id="chat.page_up", priority=True),
@@ -78,7 +90,23 @@ class ChatScreen(Screen[None]):
             self.source = source
             self.path = path
 
-    def __init__(self, engine: EngineThread, start: Start, arguments: Mapping[str, ArgumentSource]) -> None:
+    class Set(Message):
+        """`/set` was typed, with that after it."""
+
+        def __init__(self, argument: str) -> None:
+            super().__init__()
+            self.argument = argument
+
+    class HistoryToggled(Message):
+        """The sidebar was opened or closed by the person."""
+
+        def __init__(self, shown: bool) -> None:
+            super().__init__()
+            self.shown = shown
+
+    def __init__(
+        self, engine: EngineThread, store: Store, start: Start, arguments: Mapping[str, ArgumentSource]
+    ) -> None:
         """`arguments` complete what may follow those slash commands that the chat cannot complete by itself."""
         super().__init__()
         self._engine = engine
@@ -99,6 +127,7 @@ class ChatScreen(Screen[None]):
         )
         self.conversation: ConversationControl = ConversationControl(
             engine,
+            store,
             self._transcript,
             self._status,
             self.model,
@@ -108,13 +137,22 @@ class ChatScreen(Screen[None]):
             self.panels.show_stats,
             start,
         )
+        self._bar = MessageBar()
+        self.messages: MessageControl = MessageControl(
+            self.conversation, self._transcript, self._prompt, self._bar, self.hint
+        )
+        self.history: HistoryControl = HistoryControl(
+            store, self.conversation, self.messages, self._prompt, self.note, self.hint
+        )
 
     def compose(self) -> ComposeResult:
+        yield self.history.sidebar
         with Container(id="middle"):
             yield self._transcript
             yield self.panels.beside
         yield self.panels.below
         yield self._load_bar
+        yield self._bar
         yield self._prompt
         yield self._status
         yield Footer(compact=True, show_command_palette=False)
@@ -139,15 +177,15 @@ class ChatScreen(Screen[None]):
         """Send a message or run a command; False leaves the text in the prompt, and says why."""
         if (command := parse_slash(text)) is not None:
             return run_command(self, command)
-        return self.conversation.send(text)
+        if self.conversation.send(text, self.messages.editing):
+            self.messages.done()
+            self.history.sidebar.reload()
+            return True
+        return False
 
     def on_prompt_drafted(self, event: Prompt.Drafted) -> None:
         files = tuple(file.text for file in event.files)
         self._engine.count(CountTokens(event.number, event.text, files, self.conversation.messages))
-
-    def action_clear(self) -> None:
-        """Start over with an empty conversation."""
-        self.conversation.clear()
 
     def action_copy_reply(self) -> None:
         """Copy the last reply, raw but without its thought, to the clipboard."""
@@ -162,9 +200,10 @@ class ChatScreen(Screen[None]):
         self.notify("Copied.", timeout=2)
 
     def action_stop(self) -> None:
-        """Stop the reply or the load; with neither, go back to the prompt."""
+        """Stop the reply or the load; with neither, choose no message, or go back to the prompt."""
         if not self.conversation.answering and not self.model.loading and not self.loras.busy:
-            self._prompt.focus()
+            if not self.messages.leave():
+                self._prompt.focus()
             return
         self._drain()
         self.conversation.stop()
@@ -179,6 +218,58 @@ class ChatScreen(Screen[None]):
     def action_panels(self) -> None:
         """Choose a panel to open or close."""
         self.panels.choose()
+
+    def show_history(self, shown: bool) -> None:
+        """Show or hide the sidebar."""
+        sidebar = self.history.sidebar
+        sidebar.display = shown
+        if shown:
+            sidebar.reload()
+        elif sidebar.has_focus_within:
+            self._prompt.focus()
+
+    def restore_history(self) -> None:
+        """Show the sidebar as it was shown before, where there is room beside it."""
+        self.show_history(not self.has_class("-narrow"))
+
+    def action_toggle_history(self) -> None:
+        """Open the conversations and go there, or close them."""
+        sidebar = self.history.sidebar
+        self.show_history(not sidebar.display)
+        if sidebar.display:
+            sidebar.enter()
+        self.post_message(self.HistoryToggled(sidebar.display))
+
+    def on_history_sidebar_opened(self) -> None:
+        self._prompt.focus()
+        if self.has_class("-narrow"):
+            self.show_history(False)
+
+    def on_history_sidebar_left(self) -> None:
+        self.on_history_sidebar_opened()
+
+    def on_transcript_near_top(self) -> None:
+        self.conversation.view.older(self.conversation.tree)
+
+    def action_choose(self, step: int) -> None:
+        """Choose the message above or below the chosen one."""
+        self.messages.choose(step)
+
+    def action_edit_message(self) -> None:
+        """Edit the chosen question, or the last one."""
+        self.messages.edit()
+
+    def action_retry(self) -> None:
+        """Let the model answer the chosen question, or the last one, again."""
+        self.messages.retry()
+
+    def action_fork(self) -> None:
+        """Go on in a conversation of its own from the chosen message on."""
+        self.history.fork()
+
+    def action_branch(self, step: int) -> None:
+        """Go to another branch."""
+        self.messages.branch(step)
 
     def action_toggle_thoughts(self) -> None:
         """Unfold all thoughts, or fold them."""
@@ -198,6 +289,7 @@ class ChatScreen(Screen[None]):
             else:
                 self._on_app_event(event)
         self.conversation.show()
+        self.history.drain()
 
     def _on_app_event(self, event: AppEvent) -> None:
         match event:

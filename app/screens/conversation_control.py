@@ -1,17 +1,23 @@
-"""The conversation on the screen: what the person sends, and what becomes of the engine's events for a reply."""
+"""The conversation on the screen: what the person sends, what comes of the engine's events, and that both are kept."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
 
-from app.conversation import Answer, Conversation
+from app.conversation import Answer, engine_messages, oldest_exchanges, split_thought
 from app.engine_thread import EngineThread, Failed, Generate, ReplyEvent, ReplyStarted
-from app.notes import dropped_note, figures_line, full_context_note
+from app.notes import adapter_words, dropped_note, figures_line, full_context_note, reply_name
+from app.screens.branch_view import BranchView, place
 from app.screens.lora_control import LoraControl
 from app.screens.model_control import ModelControl
 from app.start import Start
+from app.store.records import HistoryError
+from app.store.store import Store
+from app.store.tree import Tree
+from app.widgets.message_items import question_items
 from app.widgets.render import NoteKind
 from app.widgets.status_bar import StatusBar
 from app.widgets.transcript import Transcript
@@ -21,15 +27,17 @@ _FIGURES_PERIOD_S = {"full": 0.5, "basic": 0.5, "none": 2.0}  # by animation lev
 
 
 class ConversationControl:
-    """Sends messages to the engine and brings replies into the transcript.
+    """Sends messages to the engine, brings replies into the transcript, and keeps both in the history.
 
-    `note` writes in the transcript, `hint` shows a passing message, `show_stats` is given new figures of a reply, from
-    time to time. `sampling` and `max_tokens` are those of the next reply.
+    `tree` is the conversation with its branches, `view` what the transcript shows of it. `note` writes in the
+    transcript, `hint` shows a passing message, `show_stats` is given new figures of a reply, from time to time.
+    `sampling` and `max_tokens` are those of the next reply.
     """
 
     def __init__(
         self,
         engine: EngineThread,
+        store: Store,
         transcript: Transcript,
         status: StatusBar,
         model: ModelControl,
@@ -40,6 +48,7 @@ class ConversationControl:
         start: Start,
     ) -> None:
         self._engine = engine
+        self._store = store
         self._transcript = transcript
         self._status = status
         self._model = model
@@ -49,7 +58,9 @@ class ConversationControl:
         self._give_stats = show_stats
         self.sampling = start.sampling
         self.max_tokens = start.max_tokens
-        self._conversation = Conversation(start.system)
+        self.tree = store.new(start.system)
+        self.view = BranchView(store, transcript, lambda text: note(text, "error"))
+        self._left_out: set[int] = set()
         self._answer: Answer | None = None
         self._replies = 0
         self._stats: Stats | None = None
@@ -68,37 +79,90 @@ class ConversationControl:
     @property
     def begun(self) -> bool:
         """Whether anything was said."""
-        return bool(self._conversation.turns)
+        return self.tree.active is not None
 
     @property
     def messages(self) -> tuple[dict[str, str], ...]:
-        """The conversation as a model gets it."""
-        return self._conversation.messages()
+        """The conversation as a model gets it with the next message, as far as it is in memory."""
+        nodes = self.tree.path()
+        if nodes and nodes[-1].role == "user":
+            nodes = nodes[:-1]
+        known = (self.tree.loaded(node.id) for node in nodes if node.id not in self._left_out)
+        return engine_messages(self.tree.system, (message for message in known if message is not None))
 
     # What the person does
 
-    def send(self, text: str) -> bool:
-        """Send a message; False leaves it in the prompt, and says why."""
-        if self._model.loading:
-            self._hint("The model is still loading. Your message stays in the box.")
-        elif self._model.loaded is None:
-            self._hint("No model is loaded: F5 opens the menu. Your message stays in the box.")
-        elif self.busy:
-            self._hint("A reply is being written; Esc stops it. Your message stays in the box.")
+    def is_free(self, then: str) -> bool:
+        """Whether the conversation may be changed now; if not, says why, and what to do `then`."""
+        if self.busy:
+            self._hint(f"A reply is being written; Esc stops it. {then}")
+        elif self.view.busy:
+            self._hint(f"The conversation is still being read. {then}")
         else:
-            self._transcript.add("user", text)
-            self._conversation = self._conversation.with_question(text)
-            self._begin_reply(self._model.loaded.title)
             return True
         return False
 
-    def _begin_reply(self, name: str) -> None:
+    def can_ask(self, then: str) -> bool:
+        """Whether a model can answer now; if not, says why, and what to do `then`."""
+        if self._model.loading:
+            self._hint(f"The model is still loading. {then}")
+        elif self._model.loaded is None:
+            self._hint(f"No model is loaded: F5 opens the menu. {then}")
+        else:
+            return self.is_free(then)
+        return False
+
+    def send(self, text: str, instead_of: int | None = None) -> bool:
+        """Send a message, as another branch if it is `instead_of` one; False leaves it in the prompt, and says why.
+
+        It takes the place of a question at the end that has no reply.
+        """
+        if not self.can_ask("Your message stays in the box."):
+            return False
+        parent, last = self.tree.active, self.tree.path()[-1:]
+        replaced = (
+            instead_of if instead_of is not None else next((each.id for each in last if each.role == "user"), None)
+        )
+        if replaced is not None:
+            parent = self.tree.path(replaced)[-1].parent
+            self._transcript.cut(replaced)
+        question = self.tree.add("user", text, parent).id
+        self._transcript.show(question_items(text, place(self.tree, question)), question)
+        self._ask(question)
+        return True
+
+    def answer_again(self, question: int) -> None:
+        """Let the model write another reply to a question of the branch shown, as another branch."""
+        if self.can_ask("Then /retry."):
+            shown = next((node.id for node in self.tree.path() if node.parent == question), None)
+            if shown is not None:
+                self._transcript.cut(shown)
+            self._ask(question)
+
+    def _ask(self, question: int) -> None:
+        assert self._model.loaded is not None
+        title, adapters = self._model.loaded.title, adapter_words(self._loras.applied)
+        made_with = asdict(self.sampling) | {"max_tokens": self.max_tokens, "kv": self._model.layout, "loras": adapters}
         self._replies += 1
-        self._answer = Answer(self._replies)
-        self._transcript.begin_reply(name)
-        messages = self._conversation.messages()
-        self._engine.submit(Generate(self._replies, messages, self.sampling, self.max_tokens))
+        self._answer = Answer(self._replies, question, title, made_with)
+        count = len(self.tree.children(question)) + 1
+        self._transcript.begin_reply(reply_name(title, (count, count)))
         self._status.change(state="reading", busy=True, rate=0.0)
+        self._transcript.run_worker(self._submit(self._answer), group="ask")
+
+    async def _submit(self, answer: Answer) -> None:
+        nodes = self.tree.path(answer.question)
+        try:
+            ids = [node.id for node in nodes if node.id not in self._left_out]
+            answer.given = await self._store.messages(self.tree, ids)
+        except HistoryError as error:
+            self._give_up(answer, str(error))
+            return
+        if answer.stopped:  # before the engine knew of it
+            self._give_up(answer, "")
+            return
+        messages = engine_messages(self.tree.system, answer.given)
+        self._engine.submit(Generate(answer.number, messages, self.sampling, self.max_tokens))
 
     def stop(self) -> None:
         """Mark the reply that is being written as stopped; the engine is told by the caller."""
@@ -109,47 +173,69 @@ class ConversationControl:
     def set_system(self, text: str) -> None:
         """Set the system prompt; without text, show it."""
         if text:
-            self._conversation = replace(self._conversation, system=text)
+            self.tree.set_system(text)
             self._note("The system prompt is set for what follows.", "notice")
         else:
-            system = self._conversation.system
+            system = self.tree.system
             self._note(f"System prompt: {system}" if system else "There is no system prompt.", "notice")
 
     def drop(self, count: str) -> None:
-        """Leave out the oldest questions and their replies, so many of them."""
-        if self.busy:
-            self._hint("A reply is being written; Esc stops it, then /drop.")
-        elif count and (not count.isdecimal() or int(count) == 0):
+        """Leave the oldest questions, so many of them, and their replies out of what the model is given."""
+        if count and (not count.isdecimal() or int(count) == 0):
             self._hint(f"/drop takes a number of questions, not {count}.")
-        else:
-            self._conversation, dropped = self._conversation.without_oldest(int(count or 1))
-            self._note(dropped_note(dropped), "notice")
+        elif self.is_free("Then /drop."):
+            given = [node for node in self.tree.path() if node.id not in self._left_out]
+            dropped = oldest_exchanges(given, int(count or 1))
+            self._left_out |= {node.id for node in dropped}
+            self.view.begin(lambda: self._tell_dropped([node.id for node in dropped if node.role == "user"]))
 
-    def clear(self) -> None:
-        """Start over with an empty conversation."""
-        if self.busy:
-            self._hint("A reply is being written; Esc stops it, then /clear.")
-            return
-        self._conversation = replace(self._conversation, turns=())
-        self._transcript.clear()
-        self._note("A new conversation.", "notice")
+    async def _tell_dropped(self, questions: list[int]) -> None:
+        messages = await self._store.messages(self.tree, questions)
+        self._note(dropped_note([message.text for message in messages]), "notice")
+
+    def begin(self, tree: Tree) -> None:
+        """Go on with another conversation. The transcript is left as it is."""
+        self.tree = tree
+        self._left_out.clear()
 
     def last_answer(self) -> str | None:
         """The newest reply, raw but without its thought; None where there is no reply yet."""
-        return self._conversation.last_answer()
+        loaded = (self.tree.loaded(node.id) for node in reversed(self.tree.path()) if node.role == "assistant")
+        return next((split_thought(message)[1] for message in loaded if message is not None), None)
+
+    def leave(self) -> None:
+        """Keep what has come of a reply. The engine has ended, and no widget is there any more."""
+        if (answer := self._answer) is not None:
+            for event in self._engine.drain():
+                if isinstance(event, ReplyEvent) and isinstance(event.event, Token) and event.reply == answer.number:
+                    answer.take(event.event)
+            self._save(answer)
+            if answer.message is not None:
+                self.tree.finish(answer.message, "cancelled", answer.figures)
 
     # What the engine says
 
     def show(self) -> None:
-        """Show what has come of the reply since the last call."""
+        """Show and keep what has come of the reply since the last call."""
         if self._answer is not None:
             self._show(self._answer)
 
     def _show(self, answer: Answer) -> None:
+        self._save(answer)
         thought, text = answer.release()
         if thought:
             self._transcript.think(thought, answer.thought_tokens, answer.thought_s)
         self._transcript.feed(text)
+
+    def _save(self, answer: Answer) -> None:
+        if text := answer.unsaved():
+            self.tree.grow(self._message(answer), text)
+
+    def _message(self, answer: Answer) -> int:
+        """The id of the reply's message, which begins with the first text."""
+        if answer.message is None:
+            answer.message = self.tree.add("assistant", "", answer.question, answer.model, answer.settings).id
+        return answer.message
 
     def on_event(self, wrapped: ReplyEvent) -> None:
         """One event of a reply."""
@@ -173,9 +259,10 @@ class ConversationControl:
             case Notice():
                 self._note(event.text, "notice")
             case Finished():
-                self._finish(answer, figures_line(event.reason, event.timings, self._loras.applied))
+                self._finish(answer, event.reason, asdict(event.timings))
                 if event.reason == "context":
-                    self._note(full_context_note(self._conversation, self._status.status.context), "notice")
+                    oldest = next((message.text for message in answer.given if message.role == "user"), "")
+                    self._note(full_context_note(oldest, self._status.status.context), "notice")
                 self._status.change(rate=event.timings.decode_tps)
                 self._loras.on_reply(event.timings.decode_tps)
 
@@ -185,13 +272,13 @@ class ConversationControl:
             self._give_stats(stats)
             self._status.change(rate=stats.timings.decode_tps, tokens=stats.kv.tokens, context=stats.kv.context)
 
-    def _finish(self, answer: Answer, figures: str) -> None:
+    def _finish(self, answer: Answer, reason: str, figures: Mapping[str, Any]) -> None:
         answer.end()
         self._show(answer)
         self._answer = None
-        self._conversation = self._conversation.with_reply(answer.raw, answer.answer)
-        self._note(figures, "figures")
-        self._transcript.end_reply(None)
+        self.tree.finish(self._message(answer), reason, {**figures, **answer.figures})
+        self._note(figures_line(reason, figures, adapter_words(self._loras.applied)), "figures")
+        self._transcript.end_reply(answer.message)
         self._show_stats()
         self._status.change(state="ready", busy=False)
 
@@ -200,13 +287,27 @@ class ConversationControl:
         answer = self._answer
         if answer is None or answer.number != reply:
             return
-        if answer.raw:
-            self._finish(answer, "stopped" if event.cancelled else "broken off")
-        else:
-            self._answer = None
-            self._conversation = self._conversation.without_last()
-            self._transcript.end_reply(None)
-            self._status.change(state="ready", busy=False)
-            self._note("No reply; the message is not part of the conversation.", "notice")
-        if not event.cancelled:
-            self._note(event.message, "error")
+        self._save(answer)
+        why = "" if event.cancelled else event.message
+        if answer.message is None:
+            self._give_up(answer, why)
+            return
+        self._finish(answer, "cancelled" if event.cancelled else "error", {})
+        if why:
+            self._note(why, "error")
+
+    def _give_up(self, answer: Answer, why: str) -> None:
+        """There is nothing of the reply: show what was there before it was asked for."""
+        self._answer = None
+        self._transcript.end_reply(None)
+        self._status.change(state="ready", busy=False)
+        self.view.begin(lambda: self._show_before(answer.question, why))
+
+    async def _show_before(self, question: int, why: str) -> None:
+        await self._transcript.written()
+        self._transcript.cut(question)
+        await self.view.show_from(self.tree, question)
+        if self.tree.active == question:
+            self._note("No reply. /retry asks again; another message takes the place of this one.", "notice")
+        if why:
+            self._note(why, "error")

@@ -36,28 +36,28 @@ class ModelControl:
         self._note = note
         self._hint = hint
         self._replying = replying
-        self._layout = layout
+        self.layout = layout
         self._notices: list[str] = []
         self.loading = False
         self.loaded: Loaded | None = None
 
     def load(self, model: str) -> None:
         """Load a model by name or path, stopping what runs."""
-        self._load(model, self._layout)
+        self._load(model, self.layout)
 
     def use_layout(self, name: str) -> None:
         """Do what follows `/kv`: load the model anew with that layout; without a model, keep it for the next one."""
         if name not in SUMMARIES:
-            by_layer = self.loaded.info.kv_layout if self.loaded else self._layout
-            self._note(layouts_note(name, self._layout, by_layer), "notice")
+            by_layer = self.loaded.info.kv_layout if self.loaded else self.layout
+            self._note(layouts_note(name, self.layout, by_layer), "notice")
         elif self._replying():
             self._hint(f"A reply is being written; Esc stops it, then /kv {name}.")
         elif self.loading:
             self._hint("The model is still loading; /kv comes after that.")
         elif self.loaded is None:
-            self._layout = name
+            self.layout = name
             self._note(f"The next model keeps its keys and values in the layout {name}.", "notice")
-        elif name == self._layout:
+        elif name == self.layout:
             self._hint(f"The KV layout is {name} already.")
         else:
             self._load(self.loaded.source, name)
@@ -89,7 +89,7 @@ class ModelControl:
     def on_loaded(self, event: Loaded, goes_on: bool) -> None:
         """A model is ready; `goes_on` says that there is a conversation already."""
         info = event.info
-        self.loaded, self.loading, self._layout = event, False, event.layout
+        self.loaded, self.loading, self.layout = event, False, event.layout
         self._load_bar.progress = None
         for note in loaded_notes(event, goes_on):
             if note not in self._notices:

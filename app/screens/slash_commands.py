@@ -35,6 +35,15 @@ def _lora(chat: ChatScreen, argument: str) -> None:
         chat.panels.enter_lora()
 
 
+def _set(chat: ChatScreen, argument: str) -> None:
+    chat.post_message(chat.Set(argument))
+
+
+def _after(chat: ChatScreen, what: Callable[[], None]) -> None:
+    """Do what changes the prompt once the command is gone from it."""
+    chat.call_later(what)
+
+
 def _action(name: str) -> Callable[[ChatScreen, str], None]:
     """An action of the application or of the chat, run after the prompt is done with the key."""
 
@@ -66,7 +75,34 @@ COMMANDS: Mapping[str, Command] = {
         "leave out the oldest question and its reply, or N of them, to make room in the context",
         lambda chat, argument: chat.conversation.drop(argument),
     ),
-    "clear": Command("", "start over with an empty conversation", lambda chat, _: chat.action_clear()),
+    "new": Command("", "begin another conversation", lambda chat, _: chat.history.new()),
+    "edit": Command(
+        "",
+        "change the chosen question, or the last one; it becomes a branch of its own",
+        lambda chat, _: _after(chat, chat.messages.edit),
+    ),
+    "retry": Command(
+        "", "let the model answer the chosen question, or the last one, again", lambda chat, _: chat.messages.retry()
+    ),
+    "fork": Command(
+        "",
+        "go on in a conversation of its own, which begins like this one up to the chosen message",
+        lambda chat, _: chat.history.fork(),
+    ),
+    "rename": Command(
+        "TITLE",
+        "give the conversation that title",
+        lambda chat, title: chat.history.rename(chat.history.current, title),
+    ),
+    "export": Command(
+        "[PATH]",
+        "write the conversation to a .md file, or all its branches to a .json file",
+        lambda chat, argument: chat.history.export(argument),
+    ),
+    "import": Command(
+        "PATH", "open a conversation from a .json file", lambda chat, argument: chat.history.import_file(argument)
+    ),
+    "set": Command("NAME [VALUE]", "show a setting, or change it", _set),
     "copy": Command("", "copy the last reply as it was written", lambda chat, _: chat.action_copy_reply()),
     "help": Command("", "keys and commands", _action("app.help")),
     "quit": Command("", "leave", _action("app.quit")),

@@ -110,6 +110,7 @@ class Settings:
     open_panels: tuple[str, ...] = _setting(
         (), "Open panels", "Those open at the start, with commas between", **_PANELS
     )
+    sidebar: bool = _setting(False, "Sidebar", "Show the conversations beside the chat", **_PANELS)
     panel_sizes: Mapping[str, int] = _setting({}, "Panel sizes", "Rows, or columns", least=3, most=400, **_PANELS)
     keys: Mapping[str, str] = _setting({}, "Keys", "Keys with commas between", group="Keys", effect="at once")
 

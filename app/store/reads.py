@@ -61,6 +61,12 @@ def search(connection: sqlite3.Connection, text: str, limit: int) -> tuple[Hit, 
     )
 
 
+def title(connection: sqlite3.Connection, conversation: int) -> str:
+    """The title of a conversation, "" where there is none."""
+    row = connection.execute("SELECT title FROM conversation WHERE id = ?", (conversation,)).fetchone()
+    return from_blob(row[0]) if row else ""
+
+
 def tree_rows(connection: sqlite3.Connection, conversation: int) -> tuple[str, int, list[Node]]:
     """The system prompt, the end of the branch shown, and every message's place. HistoryError where it is gone."""
     _, system, active = _conversation_row(connection, conversation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -107,3 +108,9 @@ def title_of(text: str) -> str:
     cut = line[:_TITLE_CHARS]
     words, space, _ = cut.rpartition(" ")
     return (words if space and len(words) > _TITLE_CHARS // 2 else cut) + "…"
+
+
+def file_name(title: str) -> str:
+    """A name for a file out of a title: its letters and digits in small, with hyphens between."""
+    words = re.findall(r"\w+", title.casefold())
+    return "-".join(words)[:_TITLE_CHARS].strip("-") or "conversation"

@@ -92,6 +92,10 @@ class Store:
         """The newest conversations with a message, or a title, that has every word of `text`."""
         return await self._read(lambda: reads.search(self._connected(), text, limit))
 
+    async def title(self, conversation: int) -> str:
+        """The title of a conversation, "" for one that is not in the history."""
+        return await self._read(lambda: reads.title(self._connected(), conversation))
+
     def rename(self, conversation: int, title: str) -> None:
         """Give a conversation another title; one without any letter changes nothing."""
         if line := title_of(title):

@@ -100,10 +100,10 @@ class Tree:
             self._active = id
             self._write(self, (Show(self.id, id),))
 
-    def path(self) -> tuple[Node, ...]:
-        """The messages of the branch shown, from the first to the last."""
+    def path(self, end: int | None = None) -> tuple[Node, ...]:
+        """The messages from a first one to `end`, by default the last of the branch shown."""
         path: list[Node] = []
-        at = self._active
+        at = self._active if end is None else end
         while at is not None:
             path.append(self._nodes[at])
             at = path[-1].parent
@@ -112,6 +112,10 @@ class Tree:
     def siblings(self, id: int) -> tuple[int, ...]:
         """The messages below the same parent, oldest first, with the message itself."""
         return tuple(self._children[self._nodes[id].parent])
+
+    def children(self, id: int | None) -> tuple[int, ...]:
+        """The messages below a message, oldest first; below None, the first messages."""
+        return tuple(self._children.get(id, ()))
 
     def loaded(self, id: int) -> Message | None:
         """The message if its text is in memory: those added here, and those that `Store.messages` has read."""

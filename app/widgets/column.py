@@ -33,6 +33,11 @@ class Column:
         """The line that the next item goes on from, if it goes on."""
         return self.laid[-1].carry if self.laid else None
 
+    @property
+    def first_message(self) -> int | None:
+        """The first message that any entry belongs to."""
+        return next((entry.message for entry in self.entries if entry.message is not None), None)
+
     def joined(self, item: Item) -> Item:
         """`item` as it follows what is here: notices that follow each other have no empty line between."""
         last = self.entries[-1].item if self.entries else None

@@ -145,8 +145,7 @@ class Prompt(ClusterArea):
         except EditorFailed as error:
             self._warn(str(error))
         else:
-            self._show(text)
-            self.move_cursor(self.document.end)
+            self.write(text)
 
     def _warn(self, text: str) -> None:
         self.notify(text, severity="warning", timeout=6, markup=False)
@@ -163,6 +162,12 @@ class Prompt(ClusterArea):
         # What is pasted is shown and sent as visible text: it must not act on the terminal.
         if result := self._replace_via_keyboard(visible(text), *self.selection):
             self.move_cursor(result.end_location)
+
+    def write(self, text: str) -> None:
+        """Put `text` in place of what is there, and go to its end."""
+        self._show(text)
+        self.move_cursor(self.document.end)
+        self.focus()
 
     def _show(self, text: str) -> None:
         self.load_text(self._pastes.fold(visible(text)))

@@ -7,8 +7,9 @@ long, so that neither keys nor the engine wait for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -20,6 +21,7 @@ from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
+from textual.worker import Worker
 
 from app.sanitize import visible
 from app.theme import Look, make_look
@@ -63,20 +65,27 @@ class Transcript(ScrollView, can_focus=True):
         self._width = 0
         self._look: Look | None = None
         self._reply: GrowingReply | None = None
+        self._writer: Worker[None] | None = None
         self._follow = True
         self._chosen: int | None = None
         self._chosen_rows = range(0)
 
     # What is shown
 
-    def add(self, kind: NoteKind, text: str, message: int | None = None) -> None:
-        """Add a note (see `render.Note`), of a message or of its own. While a reply grows it waits for its end."""
+    def add(self, kind: NoteKind, text: str) -> None:
+        """Add a note (see `render.Note`). While a reply grows it waits for the reply's end."""
         note = Note(kind, visible(text))
         if self._reply is not None:
             self._reply.after.append(note)
             return
-        self._append(note, message)
-        self._updated(follow=kind == "user")
+        self._append(note)
+        self._updated()
+
+    def show(self, items: Iterable[Item], message: int) -> None:
+        """Add a message and go to it. No reply may be growing."""
+        for item in items:
+            self._append(item, message)
+        self._updated(follow=True)
 
     def clear(self) -> None:
         """Empty the view. A reply that is growing must have been ended before."""
@@ -105,7 +114,7 @@ class Transcript(ScrollView, can_focus=True):
             if not self._follow:
                 self.scroll_to(y=self.scroll_offset.y + count, animate=False, immediate=True)
         else:
-            for entry, each in zip(entries, laid or [None] * len(entries), strict=True):
+            for entry, each in zip_longest(entries, laid):
                 self._column.append(entry, each)
             self._updated()
 
@@ -122,7 +131,7 @@ class Transcript(ScrollView, can_focus=True):
         """Begin a reply under that name; `feed` and `end_reply` follow."""
         self.add("name", name)
         self._reply = reply = GrowingReply(self._column.entries[-1].item, self._unfolded)
-        self.run_worker(self._write(reply), group="reply")
+        self._writer = self.run_worker(self._write(reply), group="reply")
 
     def think(self, text: str, tokens: int, seconds: float) -> None:
         """Add text, already sanitised, to the thought that the reply begins with, and its length so far."""
@@ -146,6 +155,11 @@ class Transcript(ScrollView, can_focus=True):
             self._reply.ended.set()
             self._reply.wake.set()
 
+    async def written(self) -> None:
+        """Wait until a reply that has ended is all on the screen."""
+        if self._writer is not None:
+            await self._writer.wait()
+
     def toggle_thoughts(self) -> None:
         """Unfold all thoughts, also those to come, or fold them."""
         self._unfolded = not self._unfolded
@@ -165,6 +179,11 @@ class Transcript(ScrollView, can_focus=True):
     def unfolded(self) -> bool:
         """Whether thoughts are shown unfolded."""
         return self._unfolded
+
+    @property
+    def first_message(self) -> int | None:
+        """The first message shown."""
+        return self._column.first_message
 
     @property
     def line_count(self) -> int:

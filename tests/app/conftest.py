@@ -13,6 +13,7 @@ from app.engine_thread import EngineThread
 from app.model_list import ModelEntry
 from app.settings import Sources
 from app.start import Start
+from app.store.store import Store
 from inference.events import Timings
 from inference.fit import Fit
 from tests.app.scripted_engine import Script, ScriptedEngine, opener, resolve, resolve_adapter
@@ -37,23 +38,31 @@ class MadeApp(ChatApp):
 
     engines: list[ScriptedEngine]
     settings_file: Path
+    store: Store
 
 
 @pytest.fixture
 def make_app(tmp_path: Path) -> Callable[..., MadeApp]:
     """`make_app(Script(...), ..., model=...)`: the app, playing one script for each model loaded."""
 
-    def make(*scripts: Script, model: str = "first", settings: dict[str, Any] | None = None, **begin: Any) -> MadeApp:
+    def make(
+        *scripts: Script,
+        model: str = "first",
+        settings: dict[str, Any] | None = None,
+        history: Path | None = None,
+        **begin: Any,
+    ) -> MadeApp:
         open_engine, engines = opener(*(scripts or (Script(),)))
         settings_file = tmp_path / "settings.toml"
         # Whatever terminal the tests run in.
         given = {"theme": "glass"} | (settings or {})
         start = Start(model=model, **begin)
         thread = EngineThread(resolve, open_engine, resolve_adapter)
+        store = Store(history)
         app = MadeApp(
-            thread, lambda device: list(ENTRIES), lambda path, device: FIT, Sources(settings_file, given), start
+            thread, store, lambda device: list(ENTRIES), lambda path, device: FIT, Sources(settings_file, given), start
         )
-        app.engines, app.settings_file = engines, settings_file
+        app.engines, app.settings_file, app.store = engines, settings_file, store
         return app
 
     return make

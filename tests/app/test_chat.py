@@ -274,7 +274,7 @@ async def test_commands(make_app: MakeApp) -> None:
         await say(pilot, "hello")
         await answered(pilot)
         assert app.engines[0].prompts[0][0] == {"role": "system", "content": "Be kind."}
-        await say(pilot, "/clear")
+        await say(pilot, "/new")
         await until(pilot, lambda: "▌ hello" not in transcript(pilot).text)
         await say(pilot, "/help")
         await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen))
@@ -348,7 +348,7 @@ async def test_every_binding_has_an_id_and_is_in_footer_or_help(make_app: MakeAp
         own = [*ChatScreen.BINDINGS, *Prompt.BINDINGS, *pilot.app.BINDINGS]
         assert all(binding.id or binding.system for binding in own)  # type: ignore[union-attr]
         footer = chat(pilot).query_one(Footer)
-        expected = {"Line", "Stop", "Help", "Dtypes", "Mem", "KV", "LoRA", "Model", "Quit", "All"}
+        expected = {"Chats", "Line", "Stop", "Help", "Panels", "Model", "Quit", "All"}
         await until(pilot, lambda: {key.description for key in footer.query(FooterKey)} == expected)
         await pilot.press("f1")
         await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from textual.pilot import Pilot
 
-from app.conversation import Conversation
+from app.conversation import oldest_exchanges
 from app.notes import shortened
+from app.store.records import Node
 from tests.app.scripted_engine import Script
 from tests.app.test_chat import MakeApp, answered, loaded, say, transcript, until
 
@@ -40,14 +41,10 @@ def flat(pilot: Pilot[None]) -> str:
 
 
 def test_the_oldest_questions_go_with_their_replies() -> None:
-    conversation = Conversation()
-    for number in range(3):
-        conversation = conversation.with_question(f"q{number}").with_reply(f"a{number}", f"a{number}")
-    rest, dropped = conversation.without_oldest(2)
-    assert dropped == ("q0", "q1")
-    assert [turn.content for turn in rest.turns] == ["q2", "a2"]
-    assert conversation.without_oldest(7)[0].turns == ()
-    assert Conversation().without_oldest(1) == (Conversation(), ())
+    nodes = [Node(id, id - 1 or None, "user" if id % 2 else "assistant") for id in range(1, 7)]
+    assert oldest_exchanges(nodes, 2) == nodes[:4]
+    assert oldest_exchanges(nodes, 7) == nodes
+    assert oldest_exchanges([], 1) == []
 
 
 def test_a_long_question_is_shortened_to_one_line() -> None:

@@ -25,7 +25,7 @@ MakeApp = Callable[..., MadeApp]
             {"chat.kv": "f3"},
             "keys.chat.kv is 'f3': f3 is the key of chat.memory (Where the bytes are, live); it stays",
         ),
-        ({"chat.kv": "f7", "chat.memory": "f7"}, "f7 is the key of chat."),
+        ({"chat.kv": "f10", "chat.memory": "f7"}, "f7 is the key of chat."),
         ({"chat.kv": "ctrl+q"}, "ctrl+q is the key of app.quit"),
         ({"help.close": "ctrl+q"}, "ctrl+q is the key of app.quit"),
         ({"chat.kv": "x"}, "x is typed into the message"),
@@ -47,7 +47,7 @@ def test_keys_that_cannot_be_had_are_told(wanted: dict[str, str], said: str) -> 
     "wanted",
     [
         {"chat.kv": "f3", "chat.memory": "f4"},  # swapped
-        {"chat.models": "f7,ctrl+o"},
+        {"chat.models": "f10,ctrl+o"},
         {"help.close": "f3"},  # the help covers the chat
         {"dtypes.phase": "x"},  # a panel takes letters
         {"chat.home": "ctrl+k"},  # the application looks at it before the text does
@@ -66,7 +66,7 @@ def test_each_default_key_could_be_chosen() -> None:
 
 
 async def test_chosen_keys_work_and_are_shown(make_app: MakeApp) -> None:
-    keys = {"chat.kv": "f7", "prompt.send": "ctrl+s", "prompt.newline": "enter", "chat.memory": "f5"}
+    keys = {"chat.kv": "f10", "prompt.send": "ctrl+s", "prompt.newline": "enter", "chat.memory": "f5"}
     app = make_app(Script(pieces=("hello",)), settings={"keys": keys})
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
@@ -79,7 +79,7 @@ async def test_chosen_keys_work_and_are_shown(make_app: MakeApp) -> None:
         panel = chat(pilot).query_one(KvPanel)
         await pilot.press("f4")
         assert not panel.display
-        await pilot.press("f7")
+        await pilot.press("f10")
         assert panel.display
         footer = chat(pilot).query_one(Footer)
         await until(

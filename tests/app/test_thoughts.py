@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 from rich.console import Console
 from textual.pilot import Pilot
 
-from app.conversation import Answer
+from app.conversation import Answer, split_thought
+from app.store.records import Message
 from app.theme import GLASS, make_look
 from app.widgets.thought import GrowingThought
 from inference.events import Token
@@ -147,7 +149,7 @@ async def test_notices_of_a_load_are_shown_once(make_app: MakeApp) -> None:
 def test_control_characters_are_caught_whatever_the_cuts() -> None:
     text = "<think>a\r\nb\x1b[31m\r</think>\r\n c\x1b]0;x\x07\r"
     for size in range(1, len(text)):
-        answer = Answer(1)
+        answer = Answer(1, 1, "Model", {})
         answer.begin(THINK, thinking=False)
         parts = ["", ""]
         for start in range(0, len(text), size):
@@ -156,7 +158,10 @@ def test_control_characters_are_caught_whatever_the_cuts() -> None:
         answer.end()
         parts = [before + new for before, new in zip(parts, answer.release(), strict=True)]
         assert parts == ["a\nb␛[31m␍", "c␛]0;x␇␍"], size
-        assert (answer.raw, answer.answer) == (text, "c\x1b]0;x\x07\r")
+        raw = answer.unsaved()
+        assert (raw, answer.unsaved()) == (text, "")
+        kept = Message(2, 1, "assistant", raw, 0.0, settings=json.loads(json.dumps(answer.settings)))
+        assert split_thought(kept)[1] == "c\x1b]0;x\x07\r"
 
 
 def test_a_growing_thought_is_wrapped_as_if_it_had_been_whole() -> None:
