@@ -25,7 +25,7 @@ MakeApp = Callable[..., MadeApp]
             {"chat.kv": "f3"},
             "keys.chat.kv is 'f3': f3 is the key of chat.memory (Where the bytes are, live); it stays",
         ),
-        ({"chat.kv": "f10", "chat.memory": "f7"}, "f7 is the key of chat."),
+        ({"chat.kv": "f10", "chat.memory": "f10"}, "f10 is the key of chat."),
         ({"chat.kv": "ctrl+q"}, "ctrl+q is the key of app.quit"),
         ({"help.close": "ctrl+q"}, "ctrl+q is the key of app.quit"),
         ({"chat.kv": "x"}, "x is typed into the message"),
@@ -33,7 +33,7 @@ MakeApp = Callable[..., MadeApp]
         ({"chat.kv": "ctrl+k"}, "ctrl+k edits the message"),
         ({"chat.kv": "ctrl+nonsense"}, "there is no key ctrl+nonsense"),
         ({"chat.kv": " , "}, "expected a key such as f7"),
-        ({"chat.nothing": "f7"}, "nothing is called chat.nothing"),
+        ({"chat.nothing": "f10"}, "nothing is called chat.nothing"),
     ],
 )
 def test_keys_that_cannot_be_had_are_told(wanted: dict[str, str], said: str) -> None:
@@ -67,6 +67,7 @@ def test_each_default_key_could_be_chosen() -> None:
 
 async def test_chosen_keys_work_and_are_shown(make_app: MakeApp) -> None:
     keys = {"chat.kv": "f10", "prompt.send": "ctrl+s", "prompt.newline": "enter", "chat.memory": "f5"}
+    keys["chat.panels"] = "f12"
     app = make_app(Script(pieces=("hello",)), settings={"keys": keys})
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
@@ -83,10 +84,10 @@ async def test_chosen_keys_work_and_are_shown(make_app: MakeApp) -> None:
         assert panel.display
         footer = chat(pilot).query_one(Footer)
         await until(
-            pilot, lambda: ("f7", "KV") in {(key.key_display, key.description) for key in footer.query(FooterKey)}
+            pilot, lambda: ("f12", "Panels") in {(key.key_display, key.description) for key in footer.query(FooterKey)}
         )
         await pilot.press("f1")
         await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen))
         keys_of = {what: key for key, what in pilot.app.screen._keys}
-        assert keys_of["What the KV cache holds where, live"] == "f7"
+        assert keys_of["What the KV cache holds where, live"] == "f10"
         assert keys_of["Send the message"] == "^s"
