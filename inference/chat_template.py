@@ -162,9 +162,12 @@ def encode_chat(
     tokenizer: Tokenizer,
     messages: Sequence[Message],
     add_generation_prompt: bool = True,
+    begun: str = "",
     **variables: Any,
 ) -> list[int]:
     """Token ids of a conversation, in which only the template's own text yields special tokens.
+
+    `begun` is what the model has already written of the reply that comes next.
 
     Where a message (or one of `variables`, such as tools) spells an added token, the name is rendered as a
     placeholder and encoded as the ordinary text that it is; this holds for tokens not flagged as special, such as
@@ -175,7 +178,7 @@ def encode_chat(
     vocabulary = tokenizer.vocabulary
     special = AddedTokens(vocabulary.control)
     added = AddedTokens(vocabulary.control | {t: i for t, i in vocabulary.user_defined.items() if t.strip()})
-    free = _unused_characters(template.sources, [messages, variables])
+    free = _unused_characters(template.sources, [messages, begun, variables])
     placeholders: dict[str, str] = {}
     safe = []
     for message in messages:
@@ -183,6 +186,7 @@ def encode_chat(
         safe.append(_replace_tokens(message, tokens, tokenizer, placeholders, free))
     safe_variables = _replace_tokens(variables, added, tokenizer, placeholders, free)
     text = template.render(safe, add_generation_prompt, **safe_variables)
+    text += _replace_tokens(begun, special, tokenizer, placeholders, free)
     literals = {placeholder: name for name, placeholder in placeholders.items()}
     return tokenizer.encode(text, parse_special=True, literals=literals)
 

@@ -21,6 +21,7 @@ from inference.op_times import OpTimes, time_ops
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 from inference.sequence import Sequence
+from inference.tokenizer import ids_that_spell
 from inference.weights import Precision
 
 Messages = Ids[Mapping[str, Any]]
@@ -127,8 +128,12 @@ class Engine:
         sampling: Sampling | None = None,
         max_tokens: int | None = None,
         sequence: Sequence | None = None,
+        begun: str = "",
     ) -> Iterator[Event]:
         """Generate a reply to messages, to token ids, or from where a sequence stands.
+
+        With messages, `begun` is what there is of the reply: it goes on from there, and where `sequence` has just
+        written that, from the very same tokens.
 
         With `sequence`, the reply is generated there and the longest common prefix with what it holds is kept;
         afterwards it holds the prompt and the reply but its last token. Without `max_tokens` the reply may grow
@@ -137,7 +142,7 @@ class Engine:
         """
         # Here and not when the first event is asked for, so that a cancel in between is heard.
         self._cancelled.clear()
-        return self._reply(prompt, sampling or Sampling(), max_tokens, sequence)
+        return self._reply(prompt, sampling or Sampling(), max_tokens, sequence, begun)
 
     def plan(self, phase: Literal["decode", "prefill"] = "decode") -> list[PlanRow]:
         """The explained plan: one row an operation, as it runs."""
@@ -177,13 +182,18 @@ class Engine:
         sampling: Sampling,
         max_tokens: int | None,
         sequence: Sequence | None,
+        begun: str,
     ) -> Iterator[Event]:
         ids = self._prompt_ids(prompt)
+        if begun:
+            if isinstance(prompt, Sequence) or not isinstance(prompt[0], Mapping):
+                raise ValueError("only a reply to messages can have begun; append its ids to other prompts")
+            ids = self._begun_ids(cast(Messages, prompt), ids, begun, sequence)
         given = prompt if isinstance(prompt, Sequence) else sequence
         target = self.sequence() if given is None else given
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         request = SampleRequest(sampling, seed, tuple(ids))
-        generation = Generation(self._executor, self.tokenizer, target, request, self._cancelled)
+        generation = Generation(self._executor, self.tokenizer, target, request, self._cancelled, bool(begun))
         try:
             yield from generation.run(ids, max_tokens, self.info.load_s)
         finally:
@@ -200,3 +210,12 @@ class Engine:
         if not ids:
             raise ValueError("generate needs messages, token ids or a sequence that holds tokens")
         return ids
+
+    def _begun_ids(self, messages: Messages, prompt: list[int], begun: str, sequence: Sequence | None) -> list[int]:
+        """The ids of the prompt and of the text that its reply begins with."""
+        held = [*sequence.token_ids, *sequence.next_ids] if sequence is not None else []
+        if held[: len(prompt)] == prompt:
+            spelled = ids_that_spell(self.tokenizer, held[len(prompt) :], begun)
+            if spelled is not None:
+                return [*prompt, *spelled]
+        return self.encode_chat(messages, begun=begun)

@@ -39,13 +39,15 @@ class Generation:
         sequence: Sequence,
         request: SampleRequest,
         cancelled: threading.Event,
+        begun: bool = False,
     ) -> None:
+        """`begun` tells that the ids to be given end within the reply."""
         self._executor = executor
         self._tokenizer = tokenizer
         self._sequence = sequence
         self._request = request
         self._cancelled = cancelled
-        self._decoder = StreamDecoder(tokenizer)
+        self._decoder = StreamDecoder(tokenizer, begun)
         self._stops = StopStrings(request.sampling.stop)
         self._outputs: list[int] = []
         self._stopped_by_string = False
@@ -131,7 +133,8 @@ class Generation:
             # Closing the stream waits for what is in flight; the cache then forgets what was computed too far.
             stream.close()
             # All sampled tokens but the last one are in it.
-            self._sequence.settle(last + self._outputs[: sampled_tokens - 1] if sampled_tokens else [])
+            held = max(sampled_tokens - 1, 0)
+            self._sequence.settle(last + self._outputs[:held] if sampled_tokens else [], self._outputs[held:])
         return reason
 
     def _flush(self) -> str:

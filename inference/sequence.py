@@ -15,12 +15,13 @@ from inference.kv.map import kv_map
 
 
 class Sequence:
-    """A KV state. `token_ids` is what the cache holds; the last sampled id is not in it yet."""
+    """A KV state. `token_ids` is what the cache holds; the last sampled id is not in it yet, but in `next_ids`."""
 
     def __init__(self, executor: Executor[Any], cache: Any, ids: Ids[int] = ()) -> None:
         self._executor = executor
         self._cache = cache
         self._ids = list(ids)
+        self._next: list[int] = []
         self._adapters = executor.adapters
 
     @property
@@ -31,6 +32,11 @@ class Sequence:
     @property
     def token_ids(self) -> tuple[int, ...]:
         return tuple(self._ids)
+
+    @property
+    def next_ids(self) -> tuple[int, ...]:
+        """What a reply has after the ids of the cache, until it changes: none or one."""
+        return tuple(self._next)
 
     @property
     def cache(self) -> Any:
@@ -77,9 +83,13 @@ class Sequence:
             done += len(chunk)
             yield done
 
-    def settle(self, ids: Ids[int]) -> None:
-        """Record ids that the executor appended by itself, and forget what it computed beyond them."""
+    def settle(self, ids: Ids[int], following: Ids[int] = ()) -> None:
+        """Record ids that the executor appended by itself, and forget what it computed beyond them.
+
+        `following` are those sampled after them.
+        """
         self._ids += ids
+        self._next = list(following)
         self._cache.truncate(len(self._ids))
 
     def chunks(self, ids: Ids[int]) -> Iterator[list[int]]:
@@ -112,12 +122,14 @@ class Sequence:
         """
         kept = self._cache.truncate(0 if self.stale else length)
         self._adapters = self._executor.adapters
+        self._next = []
         del self._ids[kept:]
         return kept
 
     def fork(self) -> Sequence:
         """An independent sequence with the same content."""
         other = Sequence(self._executor, self._cache.fork(), self._ids)
+        other._next = list(self._next)
         other._adapters = self._adapters
         return other
 
@@ -133,6 +145,7 @@ class Sequence:
         """Free the cache. The sequence is empty afterwards and can be used again."""
         self._cache.close()
         self._ids.clear()
+        self._next.clear()
 
     def check_ids(self, ids: Ids[int]) -> None:
         """Raises ValueError for the first id that the vocabulary does not have."""

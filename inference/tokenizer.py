@@ -138,12 +138,15 @@ class Tokenizer:
 
 
 class StreamDecoder:
-    """Decodes a growing list of ids: each `push` gives the text that is complete by then, never half a character."""
+    """Decodes a growing list of ids: each `push` gives the text that is complete by then, never half a character.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    `begun` tells that the ids go on from a text, so that a space before the first one is part of it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, begun: bool = False) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._strip = tokenizer.vocabulary.strips_space
+        self._strip = tokenizer.vocabulary.strips_space and not begun
 
     def push(self, token_id: int) -> str:
         """The text that this token completes; empty where it ends inside a character."""
@@ -156,6 +159,19 @@ class StreamDecoder:
         """What is left at the end: U+FFFD for a character that was never finished. The decoder can be used again."""
         self._strip = self._tokenizer.vocabulary.strips_space
         return self._decoder.decode(b"", final=True)
+
+
+def ids_that_spell(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[int] | None:
+    """The first of `ids`, as many as give exactly `text`; None where they give another one."""
+    decoder, at = StreamDecoder(tokenizer), 0
+    for index, token_id in enumerate(ids):
+        if at == len(text):
+            return list(ids[:index])
+        piece = decoder.push(token_id)
+        if not text.startswith(piece, at):
+            return None
+        at += len(piece)
+    return list(ids) if text[at:] == decoder.flush() else None
 
 
 def _whole(text: str) -> str:
