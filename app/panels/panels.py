@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from textual.message import Message
+from textual.timer import Timer
 from textual.widget import Widget
 
 from app.engine_thread import (
@@ -37,6 +38,7 @@ _BESIDE = ("memory", "timing")
 _BELOW = ("dtypes", "kernels", "kv", "prompt", "tokens", "lora")
 _LEAST, _MOST = 5, 200
 _STEP_ROWS, _STEP_COLUMNS = 2, 4
+_SETTLE_S = 0.3
 
 
 class Panels:
@@ -66,6 +68,7 @@ class Panels:
         self._by_name = dict(zip((*_BESIDE, *_BELOW), panels, strict=True))
         self._sizes = {name: PANELS[name].size for name in self._by_name}
         self._open: list[str] = []
+        self._settles: Timer | None = None
 
     def restore(self, open: Sequence[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
         """Open these panels, in these sizes; returns a notice for each that does not exist."""
@@ -81,22 +84,21 @@ class Panels:
         """Open or close a panel. Where the window is small, opening one closes the others."""
         if self._by_name[name].display:
             self._open.remove(name)
-            if self.below.screen.maximized is self._by_name[name]:
-                self.below.screen.minimize()
         else:
             self._open = [name] if self._small else [*(each for each in self._open if each != name), name]
+        self.below.screen.maximized = None
         self._arrange()
         if name == "lora" and self._by_name[name].display:
             self._enter(name)
         self._tell()
 
-    def choose(self) -> None:
-        """Let the person choose a panel from all of them; one that is opened so is also entered."""
+    def choose(self, toggle: Callable[[str], None]) -> None:
+        """Let the person choose a panel for `toggle` from all of them; one that is opened so is also entered."""
 
         def chosen(name: str | None) -> None:
             if name is None:
                 return
-            self.toggle(name)
+            toggle(name)
             if self._by_name[name].display:
                 self._enter(name)
 
@@ -183,7 +185,10 @@ class Panels:
         size = max(self._sizes[name] for name in names) + by * step
         self._sizes |= dict.fromkeys(names, min(_MOST, max(_LEAST, size)))
         self._arrange()
-        self._tell()
+        # A key that is held is told once.
+        if self._settles is not None:
+            self._settles.stop()
+        self._settles = self.below.set_timer(_SETTLE_S, self._tell)
 
     def _tell(self) -> None:
         changed = {name: size for name, size in self._sizes.items() if size != PANELS[name].size}

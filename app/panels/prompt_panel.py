@@ -29,6 +29,10 @@ class PromptPanel(Vertical):
     BORDER_TITLE = "Prompt"
     BORDER_SUBTITLE = "tab enters · i token ids"
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "scroll_tokens('up')", "A line up", show=False, id="prompt_panel.up"),
+        Binding("down", "scroll_tokens('down')", "A line down", show=False, id="prompt_panel.down"),
+        Binding("home", "scroll_tokens('home')", "To the beginning", show=False, id="prompt_panel.home"),
+        Binding("end", "scroll_tokens('end')", "To the end", show=False, id="prompt_panel.end"),
         Binding("i", "toggle_ids", "Show or hide the ids of tokens", show=False, id="prompt_panel.ids"),
     ]
 
@@ -58,6 +62,10 @@ class PromptPanel(Vertical):
         """Show the ids of tokens, or hide them."""
         self._ids_shown = not self._ids_shown
         self.query_one(TokenView).lay_out()
+
+    def action_scroll_tokens(self, where: str) -> None:
+        """Scroll up, down, home or end."""
+        getattr(self.query_one(TokenView), f"scroll_{where}")(animate=False)
 
     def _draw(self) -> None:
         trace, vocabulary = self._trace, self._trace.vocabulary

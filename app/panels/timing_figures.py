@@ -81,7 +81,7 @@ def head_text(figures: TimingFigures | None, look: Look) -> Text:
 
 def spans_text(figures: TimingFigures, gpu: bool, look: Look, width: int) -> Text:
     """The mean spans of a token, one after another, and what other threads did meanwhile."""
-    width = max(24, width)
+    width = max(28, width)
     out = Text(no_wrap=True)
     names = {
         "encode": "encode commands",

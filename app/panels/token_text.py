@@ -30,8 +30,12 @@ class TokenTexts:
 
     def _text(self, id: int) -> str:
         data = self._vocabulary.token_bytes(id)
-        shown = visible(self._decoder.decode(data)).translate(_MARKS)
+        shown = _shown(self._decoder.decode(data))
         return shown if cell_len(shown) else hex_bytes(data)
+
+
+def _shown(text: str) -> str:
+    return visible(text).translate(_MARKS)
 
 
 def hex_bytes(data: bytes) -> str:
@@ -42,11 +46,8 @@ def hex_bytes(data: bytes) -> str:
 def one_token(vocabulary: Vocabulary, id: int) -> str:
     """What a token shows by itself, in quotes: its spaces count."""
     data = vocabulary.token_bytes(id)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return hex_bytes(data)
-    return f"“{visible(text).translate(_MARKS)}”"
+    shown = _shown(data.decode("utf-8", "replace"))
+    return f"“{shown}”" if cell_len(shown) and "\ufffd" not in shown else hex_bytes(data)
 
 
 def subscript(number: int) -> str:

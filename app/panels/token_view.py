@@ -17,8 +17,11 @@ from app.theme import make_look
 from inference.vocabulary import Vocabulary
 
 
-class TokenView(ScrollView, can_focus=True):
-    """`style` gives the look of a token by its place, `suffix` what stands in small print after it ("" for nothing)."""
+class TokenView(ScrollView, can_focus=True, inherit_bindings=False):
+    """`style` gives the look of a token by its place, `suffix` what stands in small print after it ("" for nothing).
+
+    What keys do is up to the panel that it is in.
+    """
 
     DEFAULT_CSS = """
     TokenView { background: $background; scrollbar-size: 0 1; scrollbar-gutter: stable; }

@@ -63,6 +63,8 @@ class TokensPanel(Vertical):
         self._shown: object = None
         """The list of ids that the view shows: each reply has a new one."""
         self._digits: bool | None = None
+        """What the person said of digits, if anything."""
+        self._suffixes = False
         self._heat: list[Style] = []
 
     def compose(self) -> ComposeResult:
@@ -91,8 +93,6 @@ class TokensPanel(Vertical):
     def action_toggle_digits(self) -> None:
         """Show probabilities as digits, or hide them."""
         self._digits = not self.digits
-        self._view.lay_out()
-        self._view.reveal()
         self._draw()
 
     def action_move(self, by: int) -> None:
@@ -148,6 +148,10 @@ class TokensPanel(Vertical):
     def _draw(self) -> None:
         trace, view, look = self._trace, self._view, make_look(self.app.theme_variables)
         self._heat = list(heat_styles(look))
+        if self.digits != self._suffixes:
+            self._suffixes = self.digits
+            view.lay_out()
+            view.reveal()
         if trace.ids is not self._shown:
             self._shown = trace.ids
             view.begin(trace.vocabulary)
@@ -163,4 +167,4 @@ class TokensPanel(Vertical):
         return self._heat[heat_level(self._trace.logprobs[index])]
 
     def _suffix(self, index: int) -> str:
-        return tenths(self._trace.logprobs[index]) if self.digits else ""
+        return tenths(self._trace.logprobs[index]) if self._suffixes else ""

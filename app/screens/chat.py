@@ -217,7 +217,7 @@ class ChatScreen(Screen[None]):
 
     def action_panels(self) -> None:
         """Choose a panel to open or close."""
-        self.panels.choose()
+        self.panels.choose(self.action_toggle_panel)
 
     def show_history(self, shown: bool) -> None:
         """Show or hide the sidebar."""
