@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.text import Text
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
@@ -30,8 +32,10 @@ class CompletionList(OptionList, can_focus=False):
     }
     """
 
-    def __init__(self) -> None:
+    def __init__(self, take: Callable[[], object]) -> None:
+        """`take` is called when a choice is clicked."""
         super().__init__(id="completions", markup=False)
+        self._take = take
         self.completions: Completions | None = None
         self.moved = False
         """Whether the person has chosen among them."""
@@ -62,6 +66,10 @@ class CompletionList(OptionList, can_focus=False):
                 for each in completions.choices
             )
             self.highlighted = 0
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self._take()
 
     def move(self, step: int) -> None:
         """Highlight the next choice or, with -1, the one before; after the last comes the first."""

@@ -15,7 +15,6 @@ from textual.content import Content
 from textual.message import Message
 from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import OptionList
 
 from app.attachments import Attachment, BadAttachment, mentioned, read_attachment, with_attachments
 from app.completion import Completer
@@ -84,7 +83,7 @@ class Prompt(ClusterArea):
         self._completer = completer
         self._editor = editor
         self.sent = PromptHistory()
-        self._list = CompletionList()
+        self._list = CompletionList(self._take)
         self._completing: tuple[str, bool] | None = None
         self._recalled: str | None = None
         self._count_timer: Timer | None = None
@@ -251,10 +250,6 @@ class Prompt(ClusterArea):
     def action_close_list(self) -> None:
         """Close the list, until something is typed."""
         self._list.show(None)
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        self._take()
 
     # What it will take
 
