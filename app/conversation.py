@@ -35,6 +35,15 @@ def split_thought(reply: Message) -> tuple[str, str]:
     return "".join(parts["thought"]), "".join(parts["answer"])
 
 
+def thought_length(reply: Message) -> tuple[int, float]:
+    """How many tokens and seconds the thought of a reply took; a file that was imported may say anything."""
+    tokens, seconds = (
+        value if isinstance(value := reply.figures.get(name), int | float) else 0
+        for name in ("thought_tokens", "thought_s")
+    )
+    return int(tokens), float(seconds)
+
+
 def _read_thinking(settings: Mapping[str, Any]) -> tuple[ThinkingMarks | None, bool]:
     """What `Answer.settings` wrote; a file that was imported may have anything in its place."""
     value = settings.get(_THINKING)
@@ -53,19 +62,25 @@ class Answer:
 
     `question` is the id of the message that it answers, `message` its own as soon as there is any of it. `model` and
     `made_with` are the model's name and the settings, `given` is what it was given. `stopped` is set by who stops it.
-    `thought_tokens` and `thought_s` are the length of the thought in tokens and in seconds.
+    `thought_tokens` and `thought_s` are the length of the thought in tokens and in seconds. `begun` is the message that
+    it goes on from, whose text it begins with as soon as anything follows. `empty` tells that nothing has come yet.
     """
 
-    def __init__(self, number: int, question: int, model: str, made_with: Mapping[str, Any]) -> None:
+    def __init__(
+        self, number: int, question: int, model: str, made_with: Mapping[str, Any], begun: Message | None = None
+    ) -> None:
         self.number = number
         self.question = question
         self.model = model
         self._made_with = made_with
+        self._begun = begun
         self.message: int | None = None
         self.given: tuple[Message, ...] = ()
         self.stopped = False
+        self.empty = True
         self.thought_tokens = 0
         self.thought_s = 0.0
+        self._thought_before_s = 0.0
         self._thought_began: float | None = None
         self._unsaved: list[str] = []
         self._shown: dict[Part, list[str]] = {"thought": [], "answer": []}
@@ -99,14 +114,16 @@ class Answer:
 
     def take(self, token: Token) -> None:
         """Keep the raw text, and what of it is decided for `release`."""
-        self._unsaved.append(token.text)
-        self._keep(self._splitter.push(token.text))
+        self.empty = False
+        self._take_begun()
+        self._take_text(token.text)
         if self._part == "thought":
             self.thought_tokens += token.id >= 0
             self._clock()
 
     def end(self) -> None:
         """No more comes: what was held back is decided."""
+        self._take_begun()
         self._keep(self._splitter.flush())
         self._shown[self._part].append(self._border.flush())
 
@@ -115,6 +132,16 @@ class Answer:
         thought, answer = "".join(self._shown["thought"]), "".join(self._shown["answer"])
         self._shown = {"thought": [], "answer": []}
         return thought, answer
+
+    def _take_begun(self) -> None:
+        if (begun := self._begun) is not None:
+            self._begun = None
+            self.thought_tokens, self._thought_before_s = thought_length(begun)
+            self._take_text(begun.text)
+
+    def _take_text(self, text: str) -> None:
+        self._unsaved.append(text)
+        self._keep(self._splitter.push(text))
 
     def _keep(self, pieces: list[Piece]) -> None:
         for piece in pieces:
@@ -128,4 +155,4 @@ class Answer:
     def _clock(self) -> None:
         now = time.monotonic()
         self._thought_began = now if self._thought_began is None else self._thought_began
-        self.thought_s = now - self._thought_began
+        self.thought_s = self._thought_before_s + now - self._thought_began

@@ -42,12 +42,13 @@ class Load:
 
 @dataclass(frozen=True)
 class Generate:
-    """Answer `messages`; the events of the reply carry `reply`."""
+    """Answer `messages`; the events of the reply carry `reply`. `begun` is what there is of the answer already."""
 
     reply: int
     messages: tuple[Message, ...]
     sampling: Sampling
     max_tokens: int | None = None
+    begun: str = ""
 
 
 @dataclass(frozen=True)
@@ -295,7 +296,11 @@ class EngineThread:
         thinking = marks is not None and marks.opened_by(self._engine.render(command.messages))
         self._events.append(ReplyEvent(command.reply, ReplyStarted(marks, thinking)))
         events = self._engine.generate(
-            list(command.messages), command.sampling, max_tokens=command.max_tokens, sequence=self._sequence
+            list(command.messages),
+            command.sampling,
+            max_tokens=command.max_tokens,
+            sequence=self._sequence,
+            begun=command.begun,
         )
         for event in events:
             self._events.append(ReplyEvent(command.reply, event))

@@ -22,6 +22,8 @@ _REASONS: Mapping[str | None, str] = {
     "error": "broken off",
     None: "cut off",  # the program ended before the reply did
 }
+CUT_OFF = frozenset({"length", "cancelled", "error", None})
+"""Why replies end that can go on."""
 
 
 def loaded_notes(loaded: Loaded, goes_on: bool) -> Iterator[str]:
@@ -53,7 +55,7 @@ def figures_line(reason: str | None, figures: Mapping[str, Any], adapters: str =
 
     `reason` is that of the stored message, `figures` has the fields of `Timings`, or nothing.
     """
-    parts = [_REASONS.get(reason, reason or "")]
+    parts = [_REASONS.get(reason, reason or ""), "alt+c goes on" if reason in CUT_OFF else ""]
     if figures:
         output, rate, first, prompt, reused = (
             value if isinstance(value := figures.get(name), int | float) else 0
@@ -103,9 +105,9 @@ def shortened(text: str, length: int = 40) -> str:
     return f"“{line[:length].rstrip()}…”" if len(line) > length else f"“{line}”"
 
 
-def reply_name(name: str, place: tuple[int, int]) -> str:
+def reply_name(name: str, place: tuple[int, int], continued: bool) -> str:
     """The line above a reply; `place` is which one of how many it is below its question."""
-    return " ".join(filter(None, (name, branch_mark(place))))
+    return " ".join(filter(None, (name, "· continued" if continued else "", branch_mark(place))))
 
 
 def branch_mark(place: tuple[int, int]) -> str:

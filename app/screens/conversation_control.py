@@ -9,12 +9,12 @@ from typing import Any
 
 from app.conversation import Answer, engine_messages, oldest_exchanges, split_thought
 from app.engine_thread import EngineThread, Failed, Generate, ReplyEvent, ReplyStarted
-from app.notes import adapter_words, dropped_note, figures_line, full_context_note, reply_name
+from app.notes import CUT_OFF, adapter_words, dropped_note, figures_line, full_context_note, reply_name
 from app.screens.branch_view import BranchView, place
 from app.screens.lora_control import LoraControl
 from app.screens.model_control import ModelControl
 from app.start import Start
-from app.store.records import HistoryError
+from app.store.records import HistoryError, Message
 from app.store.store import Store
 from app.store.tree import Tree
 from app.widgets.message_items import question_items
@@ -81,10 +81,9 @@ class ConversationControl:
         """Whether anything was said."""
         return self.tree.active is not None
 
-    @property
-    def messages(self) -> tuple[dict[str, str], ...]:
-        """The conversation as a model gets it with the next message, as far as it is in memory."""
-        nodes = self.tree.path()
+    def messages(self, instead_of: int | None) -> tuple[dict[str, str], ...]:
+        """What a model would get before the next message, or one `instead_of` another, as far as it is in memory."""
+        nodes = self.tree.path(instead_of)
         if nodes and nodes[-1].role == "user":
             nodes = nodes[:-1]
         known = (self.tree.loaded(node.id) for node in nodes if node.id not in self._left_out)
@@ -139,18 +138,31 @@ class ConversationControl:
                 self._transcript.cut(shown)
             self._ask(question)
 
-    def _ask(self, question: int) -> None:
+    def go_on(self, reply: int) -> None:
+        """Let the model go on with a reply of the branch shown that was cut off: another one, which begins like it."""
+        begun = self.tree.loaded(reply)
+        if begun is None or begun.parent is None or not self.can_ask("Then /continue."):
+            return
+        if begun.finish_reason not in CUT_OFF:
+            self._hint("This reply is not cut off; /retry lets the model answer again.")
+            return
+        self._transcript.cut(reply)
+        self._ask(begun.parent, begun)
+
+    def _ask(self, question: int, begun: Message | None = None) -> None:
         assert self._model.loaded is not None
         title, adapters = self._model.loaded.title, adapter_words(self._loras.applied)
         made_with = asdict(self.sampling) | {"max_tokens": self.max_tokens, "kv": self._model.layout, "loras": adapters}
         self._replies += 1
-        self._answer = Answer(self._replies, question, title, made_with)
+        if begun is not None:
+            made_with["continued_after"] = len(begun.text)
+        self._answer = Answer(self._replies, question, title, made_with, begun)
         count = len(self.tree.children(question)) + 1
-        self._transcript.begin_reply(reply_name(title, (count, count)))
+        self._transcript.begin_reply(reply_name(title, (count, count), begun is not None))
         self._status.change(state="reading", busy=True, rate=0.0)
-        self._transcript.run_worker(self._submit(self._answer), group="ask")
+        self._transcript.run_worker(self._submit(self._answer, begun.text if begun else ""), group="ask")
 
-    async def _submit(self, answer: Answer) -> None:
+    async def _submit(self, answer: Answer, begun: str) -> None:
         nodes = self.tree.path(answer.question)
         try:
             ids = [node.id for node in nodes if node.id not in self._left_out]
@@ -162,7 +174,7 @@ class ConversationControl:
             self._give_up(answer, "")
             return
         messages = engine_messages(self.tree.system, answer.given)
-        self._engine.submit(Generate(answer.number, messages, self.sampling, self.max_tokens))
+        self._engine.submit(Generate(answer.number, messages, self.sampling, self.max_tokens, begun))
 
     def stop(self) -> None:
         """Mark the reply that is being written as stopped; the engine is told by the caller."""
@@ -258,6 +270,8 @@ class ConversationControl:
                     self._show_stats()
             case Notice():
                 self._note(event.text, "notice")
+            case Finished(reason="cancelled") if answer.empty:
+                self._give_up(answer, "")
             case Finished():
                 self._finish(answer, event.reason, asdict(event.timings))
                 if event.reason == "context":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.conversation import split_thought
+from app.conversation import split_thought, thought_length
 from app.notes import branch_mark, figures_line, reply_name
 from app.sanitize import visible
 from app.store.records import Message
@@ -33,13 +33,9 @@ def _question(message: Message, place: tuple[int, int]) -> Iterator[Item]:
 
 def _reply(message: Message, place: tuple[int, int], unfolded: bool) -> Iterator[Item]:
     thought, answer = (visible(part) for part in split_thought(message))
-    yield Note("name", reply_name(visible(message.model) or "Reply", place))
+    yield Note("name", reply_name(visible(message.model) or "Reply", place, "continued_after" in message.settings))
     if thought:
-        tokens, seconds = (
-            value if isinstance(value := message.figures.get(name), int | float) else 0
-            for name in ("thought_tokens", "thought_s")
-        )
-        yield Thought(thought, int(tokens), seconds, bool(answer), unfolded)
+        yield Thought(thought, *thought_length(message), bool(answer), unfolded)
     stream = MarkdownStream(gap=bool(thought))
     for start in range(0, len(answer), _PIECE_CHARS):
         yield from stream.feed(answer[start : start + _PIECE_CHARS], start + _PIECE_CHARS >= len(answer))

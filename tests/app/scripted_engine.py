@@ -228,6 +228,7 @@ class ScriptedEngine:
     closed: bool = False
     prompts: list[Any] = field(default_factory=list)
     samplings: list[Sampling] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
     adapters: ScriptedAdapters = field(default_factory=ScriptedAdapters)
     asked_loras: list[tuple[tuple[str, float], ...]] = field(default_factory=list)
 
@@ -304,10 +305,12 @@ class ScriptedEngine:
         max_tokens: int | None = None,
         *,
         sequence: ScriptedSequence | None = None,
+        begun: str = "",
     ) -> Iterator[Event]:
         self._cancel.clear()
         self.prompts.append(prompt)
         self.samplings.append(sampling)
+        self.begun.append(begun)
         sequence = sequence or ScriptedSequence()
         script, started = self.script, time.perf_counter()
         words = sum(len(turn["content"].split()) if isinstance(turn, dict) else 1 for turn in prompt)
