@@ -62,7 +62,7 @@ class Completer:
         """What can follow; None where nothing can, or where it is there already."""
         start, found = self._found(before, in_first_line)
         choices = tuple(choice for choice, _ in zip(found, range(_MOST), strict=False))
-        if not choices or (len(choices) == 1 and choices[0].text.strip() == before[start:].strip()):
+        if not choices or (len(choices) == 1 and choices[0].text == before[start:]):
             return None
         return Completions(start, choices)
 

@@ -67,6 +67,16 @@ def title(connection: sqlite3.Connection, conversation: int) -> str:
     return from_blob(row[0]) if row else ""
 
 
+def questions(connection: sqlite3.Connection, limit: int) -> tuple[str, ...]:
+    """The newest `limit` messages that a person sent in any conversation, the newest last."""
+    rows = connection.execute(
+        "SELECT body FROM message CROSS JOIN conversation ON conversation.id = message.conversation "
+        "WHERE role = 'user' AND deleted IS NULL ORDER BY message.id DESC LIMIT ?",
+        (limit,),
+    )
+    return tuple(from_blob(body) for (body,) in rows)[::-1]
+
+
 def tree_rows(connection: sqlite3.Connection, conversation: int) -> tuple[str, int, list[Node]]:
     """The system prompt, the end of the branch shown, and every message's place. HistoryError where it is gone."""
     _, system, active = _conversation_row(connection, conversation)

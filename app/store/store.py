@@ -96,6 +96,10 @@ class Store:
         """The title of a conversation, "" for one that is not in the history."""
         return await self._read(lambda: reads.title(self._connected(), conversation))
 
+    async def questions(self, limit: int = 100) -> tuple[str, ...]:
+        """The newest messages that the person sent in any conversation, the newest last."""
+        return await self._read(lambda: reads.questions(self._connected(), limit))
+
     def rename(self, conversation: int, title: str) -> None:
         """Give a conversation another title; one without any letter changes nothing."""
         if line := title_of(title):

@@ -47,6 +47,11 @@ class CompletionList(OptionList, can_focus=False):
             return None
         return self.completions.choices[self.highlighted]
 
+    @property
+    def takes_arrows(self) -> bool:
+        """Whether there is anything to choose."""
+        return self.completions is not None and len(self.completions.choices) > 1
+
     def show(self, completions: Completions | None) -> None:
         """Show these, or with None nothing."""
         if completions == self.completions:

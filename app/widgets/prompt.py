@@ -178,14 +178,14 @@ class Prompt(ClusterArea):
 
     def action_cursor_up(self, select: bool = False) -> None:
         """Go up: in the list, in the text, and from its first line to what was sent before."""
-        if self._list.display:
+        if self._list.takes_arrows:
             self._list.move(-1)
         elif select or not self.navigator.is_first_wrapped_line(self.cursor_location) or not self._recall(-1):
             super().action_cursor_up(select)
 
     def action_cursor_down(self, select: bool = False) -> None:
         """Go down: in the list, in the text, and from its last line to what was sent after."""
-        if self._list.display:
+        if self._list.takes_arrows:
             self._list.move(1)
         elif select or not self.navigator.is_last_wrapped_line(self.cursor_location) or not self._recall(1):
             super().action_cursor_down(select)

@@ -37,6 +37,7 @@ def texts(found: Completions | None) -> list[str]:
     [
         ("/mo", ["/model "]),
         ("/U", ["/quit"]),
+        ("/model", ["/model "]),  # what may follow is still told
         ("/quit", []),  # it is there already
         ("/nothing", []),
         ("/kv ", ["paged", "tiered", "tiered-int8"]),

@@ -166,6 +166,19 @@ async def test_up_and_down_call_back_what_was_sent(make_app: MakeApp) -> None:
         assert prompt(pilot).text == "two\nlines"
 
 
+async def test_what_was_sent_before_the_last_start_comes_back_too(make_app: MakeApp, tmp_path: Path) -> None:
+    history = tmp_path / "history.db"
+    async with make_app(history=history).run_test() as pilot:
+        await loaded(pilot)
+        await type(pilot, "before")
+        await pilot.press("enter")
+        await answered(pilot)
+    async with make_app(history=history).run_test() as pilot:
+        await loaded(pilot)
+        await pilot.press("up")
+        assert prompt(pilot).text == "before"
+
+
 async def test_commands_are_completed(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
@@ -174,6 +187,7 @@ async def test_commands_are_completed(make_app: MakeApp) -> None:
         await until(pilot, lambda: "/kv [LAYOUT]" in choices(pilot))
         await type(pilot, "kv")
         await until(pilot, lambda: choices(pilot) == ["/kv [LAYOUT]"])
+        await pilot.press("up", "end")  # not for the list, which has no other choice
         await pilot.press("tab")
         assert prompt(pilot).text == "/kv "
         await until(pilot, lambda: "paged" in choices(pilot))

@@ -45,6 +45,15 @@ async def titles(store: Store) -> list[str]:
     return [each.title for each in await store.conversations()]
 
 
+async def test_what_was_asked_is_read_from_all_conversations(store: Store) -> None:
+    deleted, first, second = store.new(), store.new(), store.new()
+    for tree, question in ((deleted, "gone"), (first, "one"), (second, "two"), (first, HOSTILE[0])):
+        ask(tree, question)
+    store.delete(deleted.id)
+    assert await store.questions() == ("one", "two", HOSTILE[0])
+    assert await store.questions(limit=2) == ("two", HOSTILE[0])
+
+
 async def test_a_conversation_comes_back_as_it_was(store: Store, make_store: MakeStore) -> None:
     tree = store.new(system="Be brief.")
     assert await store.conversations() == ()
