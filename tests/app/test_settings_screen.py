@@ -129,9 +129,9 @@ async def test_keys_are_chosen_on_the_screen(make_app: MakeApp) -> None:
         await find(pilot, "chat.kv")
         await pilot.press("enter", "ctrl+u", "f", "3", "enter")
         assert "F3 is the key of chat.memory" in detail(screen)
-        await pilot.press("ctrl+u", "f", "7", "enter", "escape")
-        assert saved(app).keys == {"chat.kv": "f7"}
-        await pilot.press("f7")
+        await pilot.press("ctrl+u", "f", "8", "enter", "escape")
+        assert saved(app).keys == {"chat.kv": "f8"}
+        await pilot.press("f8")
         assert chat(pilot).query_one("#kv").display
 
 

@@ -31,7 +31,7 @@ async def read(pilot: Pilot[None], text: str) -> TokenView:
     return chat(pilot).query_one(PromptPanel).query_one(TokenView)
 
 
-async def test_specials_and_the_reused_part_are_marked(make_app: MakeApp) -> None:
+async def test_specials_and_the_reused_part_are_marked_and_ids_shown_on_demand(make_app: MakeApp) -> None:
     async with make_app().run_test(size=(120, 40)) as pilot:
         view = await read(pilot, "hi")
         await until(pilot, lambda: lines(view)[0] == "<s>user: hi")
@@ -46,16 +46,11 @@ async def test_specials_and_the_reused_part_are_marked(make_app: MakeApp) -> Non
         styles = [segment.style for segment in view.render_line(0)]
         marked = [place for place, style in enumerate(styles) if style is not None and style.underline]
         assert marked == [3] and styles[2] != styles[4] and styles[1] == styles[2]
-
-
-async def test_ids_are_shown_on_demand(make_app: MakeApp) -> None:
-    async with make_app().run_test(size=(80, 24)) as pilot:
-        view = await read(pilot, "hi")
-        await until(pilot, lambda: view.has_focus and view.count == 9)
+        view.focus()
         await pilot.press("i")
         assert lines(view)[0].startswith("<s>₁u₁₁₇s₁₁₅")
         await pilot.press("i")
-        assert lines(view)[0] == "<s>user: hi"
+        assert lines(view)[0].startswith("<s>user: hi")
 
 
 async def test_a_hostile_prompt_is_harmless(make_app: MakeApp) -> None:
