@@ -29,6 +29,7 @@ class SettingsControl:
         self._note = note
         self._changed = changed
         self._motion = app.animation_level
+        self._keymap: dict[str, str] = {}
 
     @property
     def settings(self) -> Settings:
@@ -47,7 +48,9 @@ class SettingsControl:
         self._app.theme = self.theme
         self._app.animation_level = "none" if self.settings.reduced_motion else self._motion
         keymap, notices = usable_keys(self.settings.keys, key_bindings())
-        self._app.set_keymap(keymap)
+        if keymap != self._keymap:
+            self._app.set_keymap(keymap)
+            self._keymap = keymap
         return notices
 
     @property
