@@ -241,7 +241,7 @@ class WebGpuExecutor:
     def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
         plan = self.plan(1 if phase == "decode" else self.chunk, "last", sampled=True)
         decisions, dispatches = decide(plan, self._context(plan, KV_BUCKETS[1], self._any_cache))
-        formats = device_formats(self._store, plan)
+        formats = device_formats(self._store.formats | self.adapters.formats, plan)
         return explain(plan, decisions, "webgpu", formats, [len(group) for group in dispatches])
 
     def memory(self) -> MemoryStats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -108,12 +108,15 @@ def plan_parts(
     return DeviceWeight(name, form, columns, parts)
 
 
-def device_formats(store: WeightStore, plan: Plan) -> dict[str, str]:
-    """The format that each weight of `plan` has on the device, by canonical name; stacked weights share one."""
-    formats = dict(store.formats)
+def device_formats(stored: Mapping[str, str], plan: Plan) -> dict[str, str]:
+    """The format that each weight of `plan` has on the device, by canonical name; stacked weights share one.
+
+    `stored` has each weight's format in its file.
+    """
+    formats = dict(stored)
     for op in plan.ops:
         for ref in op.weights:
-            shared = common_format(ref.sources, store.formats)
+            shared = common_format(ref.sources, stored)
             assert shared is not None
             formats |= dict.fromkeys(ref.sources, shared)
     return formats

@@ -74,7 +74,7 @@ def test_formats_on_the_device_are_those_of_stacked_weights() -> None:
     config, store = open_store(DATA / "tiny" / "llama" / "gguf" / "model-q8_0.gguf")
     changed = dict(store.formats) | {"layers.0.attention.k": "q5_0", "layers.1.attention.v": "q4_1"}
     store.formats = changed
-    found = device_formats(store, fuse(build(config, 1, "last"), changed))
+    found = device_formats(store.formats, fuse(build(config, 1, "last"), changed))
     assert found["layers.0.attention.k"] == "q8_0"  # stacked with q and v, and widened to them
     assert found["layers.1.attention.v"] == "q4_1"
     assert found["embedding"] == "q8_0" and found["layers.0.attention.norm"] == "f32"

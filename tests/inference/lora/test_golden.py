@@ -82,6 +82,7 @@ def test_a_change_of_strength_keeps_programs_and_memory(tmp_path: Path) -> None:
     executor.set_adapters(adapter_set(executor, "qwen3", [("adapter1", 1.0)]))
     full, before, plan = logits(executor, "qwen3"), executor.memory(), executor.plan(1, "last")
     assert before.weights_by_format["adapters f32"] > 0
+    assert {row.weight for row in executor.plan_rows("decode") if row.kind == "lora"} == {"f32"}
     executor.set_adapters(adapter_set(executor, "qwen3", [("adapter1", 0.0)]))
     assert executor.plan(1, "last") is plan
     assert executor.memory().weights_by_format == before.weights_by_format
