@@ -1,6 +1,8 @@
 """Tokenizers against llama.cpp's ids for real models, Transformers' for tiny ones, and SentencePiece's rule."""
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -250,3 +252,14 @@ def test_a_space_before_the_first_word_where_the_model_wants_it(tmp_path: Path) 
     texts = [tokenizer.token_text(i) for i in tokenizer.encode("c</s>c c", add_special=True, parse_special=True)]
     assert texts == ["<s>", "▁", "c", "</s>", "▁", "c", "▁", "c"]
     assert tokenizer.encode("") == []
+
+
+def test_others_run_while_a_long_text_is_encoded() -> None:
+    tokenizer, text = tiny_tokenizer("qwen3"), "some words, and ünïcode\n" * 40_000
+    thread = threading.Thread(target=lambda: tokenizer.encode(text))
+    thread.start()
+    beats = 0
+    while thread.is_alive():
+        time.sleep(0.002)
+        beats += 1
+    assert beats > 20
