@@ -52,8 +52,7 @@ class BranchView:
             self.begin(lambda: self._show_older(tree))
 
     async def show(self, tree: Tree) -> None:
-        """Show the end of the branch and nothing else: two screens of it."""
-        self._transcript.clear()
+        """Show the end of the branch, two screens of it, below what is there."""
         nodes = tree.path()
         end = len(nodes)
         while end > 0 and self._transcript.line_count < 2 * self._transcript.size.height:

@@ -57,6 +57,7 @@ class ChatScreen(Screen[None]):
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 (as Textual declares it)
+    # Those with `priority` would else be typed into the prompt, or be its own.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop", id="chat.stop", tooltip="Stop the reply, keeping its text, or the load"),
         Binding("f1", "app.help", "Help", id="chat.help", tooltip="Keys and commands"),
@@ -69,9 +70,9 @@ class ChatScreen(Screen[None]):
         Binding("f8", "toggle_history", "Chats", id="chat.history", tooltip="The conversations so far"),
         Binding("alt+up", "choose(-1)", "Choose the message above", show=False, id="chat.choose_above"),
         Binding("alt+down", "choose(1)", "Choose the message below", show=False, id="chat.choose_below"),
-        Binding("alt+e", "edit_message", "Edit the chosen or last question", show=False, id="chat.edit_message"),
-        Binding("alt+r", "retry", "Answer the chosen or last question again", show=False, id="chat.retry"),
-        Binding("alt+f", "fork", "Fork the conversation at the chosen message", show=False, id="chat.fork"),
+        Binding("alt+e", "edit_message", "Edit the question", show=False, id="chat.edit_message", priority=True),
+        Binding("alt+r", "retry", "Answer the question again", show=False, id="chat.retry", priority=True),
+        Binding("alt+f", "fork", "Fork at the chosen message", show=False, id="chat.fork", priority=True),
         Binding("alt+left", "branch(-1)", "To the branch before", show=False, id="chat.older_branch"),
         Binding("alt+right", "branch(1)", "To the branch after", show=False, id="chat.newer_branch"),
         Binding("ctrl+t", "toggle_thoughts", "Unfold or fold what models think", show=False, id="chat.thoughts"),
@@ -142,7 +143,7 @@ class ChatScreen(Screen[None]):
             self.conversation, self._transcript, self._prompt, self._bar, self.hint
         )
         self.history: HistoryControl = HistoryControl(
-            store, self.conversation, self.messages, self._prompt, self.note, self.hint
+            store, self.conversation, self.messages, self._transcript, self._prompt, self.note, self.hint
         )
 
     def compose(self) -> ComposeResult:
@@ -162,6 +163,7 @@ class ChatScreen(Screen[None]):
         self.note("A chat with a model on your own machine. F1 shows the keys, F5 the models.")
         self._prompt.focus()
         self.set_interval(1 / _DRAINS_PER_S, self._drain)
+        self.conversation.view.begin(self.history.recall)
 
     # What the person does
 
@@ -185,7 +187,8 @@ class ChatScreen(Screen[None]):
 
     def on_prompt_drafted(self, event: Prompt.Drafted) -> None:
         files = tuple(file.text for file in event.files)
-        self._engine.count(CountTokens(event.number, event.text, files, self.conversation.messages))
+        before = self.conversation.messages(self.messages.editing)
+        self._engine.count(CountTokens(event.number, event.text, files, before))
 
     def action_copy_reply(self) -> None:
         """Copy the last reply, raw but without its thought, to the clipboard."""

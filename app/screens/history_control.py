@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from app.screens.conversation_control import ConversationControl
 from app.screens.message_control import MessageControl
 from app.store.records import HistoryError, Hit, Summary, file_name
 from app.store.store import Store
+from app.store.tree import Tree
 from app.widgets.history_sidebar import HistorySidebar
 from app.widgets.prompt import Prompt
 from app.widgets.render import NoteKind
+from app.widgets.transcript import Transcript
 
 
 class HistoryControl:
@@ -28,6 +30,7 @@ class HistoryControl:
         store: Store,
         conversation: ConversationControl,
         messages: MessageControl,
+        transcript: Transcript,
         prompt: Prompt,
         note: Callable[[str, NoteKind], None],
         hint: Callable[[str], None],
@@ -35,6 +38,7 @@ class HistoryControl:
         self._store = store
         self._conversation = conversation
         self._messages = messages
+        self._transcript = transcript
         self._prompt = prompt
         self._note = note
         self._hint = hint
@@ -62,9 +66,8 @@ class HistoryControl:
     def new(self) -> None:
         """Begin another conversation."""
         if self._conversation.is_free("Then /new."):
-            self._messages.done()
-            self._conversation.begin(self._store.new(self._conversation.tree.system))
-            self._conversation.view.begin(self._show)
+            tree = self._store.new(self._conversation.tree.system)
+            self._conversation.view.begin(lambda: self._show(tree))
 
     def open(self, id: int) -> None:
         """Go on with a conversation."""
@@ -85,25 +88,31 @@ class HistoryControl:
 
     async def _resume(self) -> None:
         if newest := await self._store.conversations(limit=1):
-            await self._open(newest[0].id)
+            # What was said at the start stays above it.
+            await self._show(await self._store.open(newest[0].id), clear=False)
         else:
             self._note("There is no conversation to continue yet.", "notice")
 
     async def _open(self, id: int) -> None:
-        tree = await self._store.open(id)
+        await self._show(await self._store.open(id))
+
+    async def _show(self, tree: Tree, clear: bool = True) -> None:
         self._messages.done()
         self._conversation.begin(tree)
-        await self._show()
-
-    async def _show(self) -> None:
-        tree = self._conversation.tree
         self.sidebar.mark(tree.id)
+        if clear:
+            self._transcript.clear()
         await self._conversation.view.show(tree)
-        if not tree.path():
+        if tree.active is None:
             self._note("A new conversation.", "notice")
         # The texts further up are not shown yet, but a model will be given them, and the prompt remembers questions.
         messages = await self._store.messages(tree, [node.id for node in tree.path()])
-        self._prompt.sent.replace(message.text for message in messages if message.role == "user")
+        await self.recall(message.text for message in messages if message.role == "user")
+
+    async def recall(self, questions: Iterable[str] = ()) -> None:
+        """Let the prompt call back what was sent: `questions` of this conversation, and before them those of others."""
+        own = tuple(questions)
+        self._prompt.sent.replace((*(text for text in await self._store.questions() if text not in own), *own))
 
     async def _fork(self, end: int | None) -> None:
         old = self._conversation.tree
@@ -115,9 +124,7 @@ class HistoryControl:
             if message.role == "assistant" and message.finish_reason is not None:
                 tree.finish(parent, message.finish_reason, message.figures)
         self._store.rename(tree.id, f"{title} (fork)")
-        self._messages.done()
-        self._conversation.begin(tree)
-        await self._show()
+        await self._show(tree)
         self._note(f"A fork of “{visible(title)}”, which stays as it is.", "notice")
         self.sidebar.reload()
 

@@ -59,9 +59,9 @@ class MessageControl:
         path = tree.path()
         index, node = next((index, node) for index, node in enumerate(path, 1) if node.id == message)
         number, count = place(tree, message)
-        branch = f", branch {number} of {count}" if count > 1 else ""
+        branch = f" · branch {number}/{count}" if count > 1 else ""
         what = "Question" if node.role == "user" else "Reply"
-        self._bar.keys, self._bar.text = True, f"{what}, message {index} of {len(path)}{branch}"
+        self._bar.keys, self._bar.text = True, f"{what} {index}/{len(path)}{branch}"
 
     def leave(self) -> bool:
         """Choose no message and edit none; False if that was so already."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -9,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input, OptionList, Static
+from textual.worker import Worker
 
 from app.sanitize import visible
 from app.store.records import HistoryError
@@ -54,7 +56,7 @@ class HistorySidebar(Vertical):
         self._complete = False
         self._list = ConversationList()
         self._search = Input(placeholder="Search", id="search")
-        self._title = Input(placeholder="Another title", id="new-title")
+        self._title = Input(placeholder="Another title", select_on_focus=False, id="new-title")
         self._status = Static(_KEYS, markup=False)
 
     def compose(self) -> ComposeResult:
@@ -81,7 +83,7 @@ class HistorySidebar(Vertical):
         self._list.mark(conversation)
 
     def _find(self, keep: bool) -> None:
-        self.run_worker(self._fill(keep), group="find", exclusive=True)
+        _: Worker[None] = self.run_worker(partial(self._fill, keep), group="find", exclusive=True)
 
     async def _fill(self, keep: bool) -> None:
         limit = max(_PAGE, len(self._list.hits)) if keep else _PAGE
@@ -97,7 +99,7 @@ class HistorySidebar(Vertical):
 
     def on_conversation_list_near_end(self) -> None:
         if not self._complete:
-            self.run_worker(self._more(), group="find", exclusive=True)
+            _: Worker[None] = self.run_worker(self._more, group="find", exclusive=True)
 
     async def _more(self) -> None:
         last = self._list.hits[-1].conversation if self._list.hits else None

@@ -8,14 +8,14 @@ from textual.widget import Widget
 
 from app.theme import make_look
 
-_KEYS = {
-    "chat.edit_message": "edit",
-    "chat.retry": "again",
-    "chat.older_branch": "",
-    "chat.newer_branch": "other branch",
-    "chat.fork": "fork",
-    "chat.stop": "done",
-}
+_KEYS = (
+    (("chat.edit_message",), "edit"),
+    (("chat.retry",), "again"),
+    (("chat.older_branch", "chat.newer_branch"), "branch"),
+    (("chat.copy_message",), "copy"),
+    (("chat.fork",), "fork"),
+    (("chat.stop",), "done"),
+)
 
 
 class MessageBar(Widget):
@@ -35,10 +35,9 @@ class MessageBar(Widget):
         look = make_look(self.app.theme_variables)
         line = Text(self.text, look.primary, no_wrap=True, overflow="ellipsis")
         if self.keys:
-            bindings = {active.binding.id: active.binding for active in self.screen.active_bindings.values()}
-            for id, what in _KEYS.items():
-                if (binding := bindings.get(id)) is not None:
-                    line.append("  " if _KEYS.get(id) or id == "chat.older_branch" else "", look.text)
-                    line.append(self.app.get_key_display(binding), look.accent)
-                    line.append(f" {what}", look.muted)
+            active = {each.binding.id: each.binding for each in self.screen.active_bindings.values()}
+            for ids, what in _KEYS:
+                shown = [self.app.get_key_display(active[id]) for id in ids if id in active]
+                line.append(f"  {' '.join(shown)}", look.accent)
+                line.append(f" {what}", look.muted)
         return line

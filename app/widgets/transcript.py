@@ -260,7 +260,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def _relay(self) -> None:
         if self._width:
-            self.run_worker(self._lay_out_again(), group="relay", exclusive=True)
+            _: Worker[None] = self.run_worker(self._lay_out_again, group="relay", exclusive=True)
 
     async def _lay_out_again(self) -> None:
         while True:  # until nothing has changed meanwhile but what was added below
@@ -287,7 +287,9 @@ class Transcript(ScrollView, can_focus=True):
         self.refresh()
 
     def _find_chosen(self) -> None:
-        self._chosen_rows = range(0) if self._chosen is None else self._column.rows(self._chosen)
+        rows = range(0) if self._chosen is None else self._column.rows(self._chosen)
+        first = next((row for row in rows if self._column.lines[row].text.strip()), rows.stop)
+        self._chosen_rows = range(first, rows.stop)
 
     def _keep_following(self) -> None:
         if self._follow:

@@ -1,0 +1,64 @@
+"""A chat in a real terminal that is killed in the middle of a reply."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pexpect
+
+from app.store import schema
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(folder: Path, *flags: str) -> pexpect.spawn:
+    return pexpect.spawn(
+        sys.executable,
+        ["-m", "tests.app.scripted_chat", str(folder), *flags],
+        cwd=str(ROOT),
+        env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
+        dimensions=(40, 120),
+        encoding="utf-8",
+        timeout=30,
+    )
+
+
+def saved(folder: Path) -> str:
+    connection = schema.connect(folder / "history.db")
+    try:
+        (body,) = connection.execute("SELECT body FROM message WHERE role = 'assistant'").fetchone()
+        return schema.from_blob(body)
+    finally:
+        connection.close()
+
+
+def test_a_reply_is_there_to_the_last_second_after_a_kill(tmp_path: Path) -> None:
+    child = start(tmp_path)
+    child.expect("is ready")
+    child.send("count\r")
+    child.expect(r"\bn150\b")
+    seen, killed_at = 150, time.monotonic()
+    while time.monotonic() < killed_at + 0.7:  # some more of it, to where it happens to be
+        child.expect(r"\bn(\d+) ")
+        seen = max(seen, int(child.match.group(1)))
+    child.kill(signal.SIGKILL)
+    child.wait()
+
+    text = saved(tmp_path)
+    numbers = [int(word.removeprefix("n")) for word in text.split()]
+    assert numbers == list(range(len(numbers)))
+    assert numbers[-1] > seen - 100  # a hundred numbers a second
+
+    child = start(tmp_path, "--continue")
+    child.expect("cut off")
+    screen = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", child.before)
+    assert f" n{numbers[-1]}" in screen and "count" in screen
+    child.send("\x11")  # Ctrl+Q
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
