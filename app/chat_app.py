@@ -11,15 +11,17 @@ from typing import ClassVar
 from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.theme import Theme
 
-from app import completion
+from app import clipboard, completion
 from app.engine_thread import EngineThread
 from app.model_list import ModelEntry
 from app.options import SAMPLING_NAMES
 from app.panels.names import PANELS
 from app.panels.panels import Panels
+from app.sanitize import visible
 from app.screens.chat import ChatScreen
 from app.screens.help import HelpScreen
 from app.screens.models import ModelMenu
@@ -117,6 +119,23 @@ class ChatApp(App[None]):
     def _known_settings(self) -> dict[str, tuple[str, tuple[str, ...]]]:
         return {name: (each.spec.title, each.values) for name, each in self._settings.known().items()}
 
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy a text in every way there is, and say what came of it."""
+        self._copy(text, clipboard.size_of(text))
+
+    def on_chat_screen_copying(self, event: ChatScreen.Copying) -> None:
+        self._copy(event.text, event.what)
+
+    def _copy(self, text: str, what: str) -> None:
+        self._clipboard = text  # what pasting within the application takes
+        self.run_worker(self._copy_and_tell(text, what), group="copy")
+
+    async def _copy_and_tell(self, text: str, what: str) -> None:
+        assert self._driver is not None
+        outcome = await clipboard.copy(text, self._driver.write, self._settings.sources.multiplexer)
+        severity: SeverityLevel = "information" if outcome.program else "warning" if outcome.sent else "error"
+        self.notify(visible(outcome.told(what)), severity=severity, timeout=4, markup=False)
+
     def action_help(self) -> None:
         """Open the help."""
         if isinstance(self.screen, HelpScreen):
@@ -177,7 +196,8 @@ class ChatApp(App[None]):
         yield SystemCommand("Branch before", "Show the branch before this one", partial(chat.messages.branch, -1))
         yield SystemCommand("Branch after", "Show the branch after this one", partial(chat.messages.branch, 1))
         yield SystemCommand("Export", "Write the conversation to a Markdown file", partial(chat.history.export, ""))
-        yield SystemCommand("Copy the last reply", "As the model wrote it, without a thought", chat.action_copy_reply)
+        yield SystemCommand("Copy", "The chosen message, or the last reply's answer", chat.action_copy_message)
+        yield SystemCommand("Go on", "With the chosen reply, or the last one, if it was cut off", chat.action_go_on)
         yield SystemCommand("Thoughts", "Unfold or fold what models think", chat.action_toggle_thoughts)
         yield SystemCommand("Stop", "Stop the reply or the load", chat.action_stop)
         yield SystemCommand("Settings", "All settings, and the keys", self.action_settings)

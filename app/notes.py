@@ -55,7 +55,7 @@ def figures_line(reason: str | None, figures: Mapping[str, Any], adapters: str =
 
     `reason` is that of the stored message, `figures` has the fields of `Timings`, or nothing.
     """
-    parts = [_REASONS.get(reason, reason or ""), "alt+c goes on" if reason in CUT_OFF else ""]
+    parts = [_REASONS.get(reason, reason or ""), "alt+g goes on" if reason in CUT_OFF else ""]
     if figures:
         output, rate, first, prompt, reused = (
             value if isinstance(value := figures.get(name), int | float) else 0

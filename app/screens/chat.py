@@ -28,6 +28,7 @@ from app.engine_thread import (
 )
 from app.panels.panels import Panels
 from app.screens.conversation_control import ConversationControl
+from app.screens.copy_control import CopyControl
 from app.screens.history_control import HistoryControl
 from app.screens.lora_control import LoraControl
 from app.screens.message_control import MessageControl
@@ -52,8 +53,8 @@ _DRAINS_PER_S = 30
 class ChatScreen(Screen[None]):
     """The widgets of the chat and its keys, and the parts that do the work; it hands the engine's events to them.
 
-    `model` is what is loaded, `conversation` what is said, `messages` what is done with one message, `history` the
-    other conversations, `loras` the adapters, `panels` what is shown of the engine's inside.
+    `model` is what is loaded, `conversation` what is said, `messages` what is done with one message, `copying` what
+    can be copied, `history` the other conversations, `loras` the adapters, `panels` what is shown of the engine.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 (as Textual declares it)
@@ -75,6 +76,8 @@ class ChatScreen(Screen[None]):
         Binding("alt+f", "fork", "Fork at the chosen message", show=False, id="chat.fork", priority=True),
         Binding("alt+left", "branch(-1)", "To the branch before", show=False, id="chat.older_branch"),
         Binding("alt+right", "branch(1)", "To the branch after", show=False, id="chat.newer_branch"),
+        Binding("alt+g", "go_on", "Go on with a reply that was cut off", show=False, id="chat.go_on", priority=True),
+        Binding("alt+c", "copy_message", "Copy the message", show=False, id="chat.copy_message", priority=True),
         Binding("ctrl+t", "toggle_thoughts", "Unfold or fold what models think", show=False, id="chat.thoughts"),
         Binding("ctrl+c,super+c", "copy_text", "Copy the selection", show=False, id="chat.copy"),
         Binding("pageup", "scroll('page_up')", "Scroll up", show=False, id="chat.page_up", priority=True),
@@ -90,6 +93,14 @@ class ChatScreen(Screen[None]):
             super().__init__()
             self.source = source
             self.path = path
+
+    class Copying(Message):
+        """A text is to be copied; `what` it is, in words."""
+
+        def __init__(self, text: str, what: str) -> None:
+            super().__init__()
+            self.text = text
+            self.what = what
 
     class Set(Message):
         """`/set` was typed, with that after it."""
@@ -142,6 +153,9 @@ class ChatScreen(Screen[None]):
         self.messages: MessageControl = MessageControl(
             self.conversation, self._transcript, self._prompt, self._bar, self.hint
         )
+        self.copying: CopyControl = CopyControl(
+            self.conversation, self.messages, lambda text, what: self.post_message(self.Copying(text, what)), self.hint
+        )
         self.history: HistoryControl = HistoryControl(
             store, self.conversation, self.messages, self._transcript, self._prompt, self.note, self.hint
         )
@@ -190,17 +204,13 @@ class ChatScreen(Screen[None]):
         before = self.conversation.messages(self.messages.editing)
         self._engine.count(CountTokens(event.number, event.text, files, before))
 
-    def action_copy_reply(self) -> None:
-        """Copy the last reply, raw but without its thought, to the clipboard."""
-        if not (text := self.conversation.last_answer()):
-            self.hint("There is no reply to copy yet." if text is None else "The last reply has no answer to copy.")
-            return
-        self.app.copy_to_clipboard(text)
-        self.notify(f"Copied the last reply, {len(text)} characters.", timeout=3)
+    def action_copy_message(self) -> None:
+        """Copy the chosen message, or the last reply's answer."""
+        self.copying.chosen()
 
-    def action_copy_text(self) -> None:
-        super().action_copy_text()
-        self.notify("Copied.", timeout=2)
+    def action_go_on(self) -> None:
+        """Let the model go on with the chosen reply, or the last one."""
+        self.messages.go_on()
 
     def action_stop(self) -> None:
         """Stop the reply or the load; with neither, choose no message, or go back to the prompt."""
@@ -236,9 +246,9 @@ class ChatScreen(Screen[None]):
         self.show_history(not self.has_class("-narrow"))
 
     def action_toggle_history(self) -> None:
-        """Open the conversations and go there, or close them."""
+        """Go to the conversations, opening them if need be; from there, close them."""
         sidebar = self.history.sidebar
-        self.show_history(not sidebar.display)
+        self.show_history(not sidebar.has_focus_within)
         if sidebar.display:
             sidebar.enter()
         self.post_message(self.HistoryToggled(sidebar.display))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from app.conversation import Answer, engine_messages, oldest_exchanges, split_thought
+from app.conversation import Answer, engine_messages, oldest_exchanges
 from app.engine_thread import EngineThread, Failed, Generate, ReplyEvent, ReplyStarted
 from app.notes import CUT_OFF, adapter_words, dropped_note, figures_line, full_context_note, reply_name
 from app.screens.branch_view import BranchView, place
@@ -138,16 +138,20 @@ class ConversationControl:
                 self._transcript.cut(shown)
             self._ask(question)
 
-    def go_on(self, reply: int) -> None:
-        """Let the model go on with a reply of the branch shown that was cut off: another one, which begins like it."""
+    def go_on(self, reply: int) -> bool:
+        """Let the model go on with a reply of the branch shown that was cut off, as another one that begins like it.
+
+        False if it cannot, having said why.
+        """
         begun = self.tree.loaded(reply)
         if begun is None or begun.parent is None or not self.can_ask("Then /continue."):
-            return
+            return False
         if begun.finish_reason not in CUT_OFF:
             self._hint("This reply is not cut off; /retry lets the model answer again.")
-            return
+            return False
         self._transcript.cut(reply)
         self._ask(begun.parent, begun)
+        return True
 
     def _ask(self, question: int, begun: Message | None = None) -> None:
         assert self._model.loaded is not None
@@ -209,11 +213,6 @@ class ConversationControl:
         """Go on with another conversation. The transcript is left as it is."""
         self.tree = tree
         self._left_out.clear()
-
-    def last_answer(self) -> str | None:
-        """The newest reply, raw but without its thought; None where there is no reply yet."""
-        loaded = (self.tree.loaded(node.id) for node in reversed(self.tree.path()) if node.role == "assistant")
-        return next((split_thought(message)[1] for message in loaded if message is not None), None)
 
     def leave(self) -> None:
         """Keep what has come of a reply. The engine has ended, and no widget is there any more."""

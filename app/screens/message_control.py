@@ -105,6 +105,15 @@ class MessageControl:
             self.done()
             self._conversation.answer_again(question)
 
+    def go_on(self) -> None:
+        """Let the model go on with a reply that was cut off: the chosen one, or else the last one."""
+        nodes = [self.chosen] if self.chosen else reversed(self._conversation.tree.path())
+        reply = next((node.id for node in nodes if node.role == "assistant"), None)
+        if reply is None:
+            self._hint("There is no reply to go on with here.")
+        elif self._conversation.go_on(reply):
+            self.done()
+
     def branch(self, step: int) -> None:
         """Go to the branch before (-1) or after (1), at the chosen message or at the last one that has others."""
         tree = self._conversation.tree

@@ -103,7 +103,16 @@ COMMANDS: Mapping[str, Command] = {
         "PATH", "open a conversation from a .json file", lambda chat, argument: chat.history.import_file(argument)
     ),
     "set": Command("NAME [VALUE]", "show a setting, or change it", _set),
-    "copy": Command("", "copy the last reply as it was written", lambda chat, _: chat.action_copy_reply()),
+    "continue": Command(
+        "",
+        "let the model go on with the chosen reply, or the last one, where it was cut off",
+        lambda chat, _: chat.messages.go_on(),
+    ),
+    "copy": Command(
+        "[code [N]|raw|message]",
+        "copy the answer of the chosen reply, or the last one; its last or N-th code; all of it; the chosen message",
+        lambda chat, argument: chat.copying.run(argument),
+    ),
     "help": Command("", "keys and commands", _action("app.help")),
     "quit": Command("", "leave", _action("app.quit")),
 }

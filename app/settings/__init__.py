@@ -7,9 +7,10 @@ from pathlib import Path
 
 from app.settings.file import history_path, log_path, read_file, save_values, settings_path
 from app.settings.model import Settings, with_model
-from app.settings.sources import Sources, read_sources
+from app.settings.sources import Multiplexer, Sources, read_sources
 
 __all__ = [
+    "Multiplexer",
     "Settings",
     "Sources",
     "history_path",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from app.sanitize import visible
 from app.settings.file import read_file, save_values
@@ -13,6 +13,9 @@ from app.settings.model import Settings
 from app.settings.values import all_settings, parse
 
 _PREFIX = "GLASSCHAT_"
+
+Multiplexer = Literal["", "tmux", "screen"]
+"""What may stand between the program and the terminal."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Sources:
     """Whether the environment asks for no colours at all, https://no-color.org."""
     editor: str = "vi"
     """The command of the person's own editor."""
+    multiplexer: Multiplexer = ""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -85,7 +89,9 @@ def read_sources(path: Path, environ: Mapping[str, str], flags: Mapping[str, Any
     environment, variables, wrong = _read_environment(environ)
     known = {name: value for name, value in flags.items() if name in all_settings()}
     editor = environ.get("VISUAL") or environ.get("EDITOR") or "vi"
-    return Sources(path, file, environment, known, variables, notices + wrong, bool(environ.get("NO_COLOR")), editor)
+    multiplexer: Multiplexer = "tmux" if environ.get("TMUX") else "screen" if environ.get("STY") else ""
+    no_color = bool(environ.get("NO_COLOR"))
+    return Sources(path, file, environment, known, variables, notices + wrong, no_color, editor, multiplexer)
 
 
 def _read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], tuple[str, ...]]:

@@ -41,6 +41,12 @@ class MadeApp(ChatApp):
     store: Store
 
 
+@pytest.fixture(autouse=True)
+def no_clipboard_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clipboard of whoever runs the tests stays as it is."""
+    monkeypatch.setattr("app.clipboard.PROGRAMS", ())
+
+
 @pytest.fixture
 def make_app(tmp_path: Path) -> Callable[..., MadeApp]:
     """`make_app(Script(...), ..., model=...)`: the app, playing one script for each model loaded."""
