@@ -75,6 +75,7 @@ def _complain(message: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     from app.options import model_options, request_options
+    from inference.shapes import SHAPES
 
     model, request = model_options(), request_options()
     parser = argparse.ArgumentParser(
@@ -115,6 +116,11 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--prompt", type=lengths, metavar="N,N", help=f"prompt lengths (128,512; {usual})")
     bench.add_argument("--gen", type=int, metavar="N", help=f"tokens to generate (64; {usual})")
     bench.add_argument("--depth", type=_counts(least=0), metavar="N,N", help="tokens in the cache (0)")
+    shape = bench.add_mutually_exclusive_group()
+    random = "measure a model of this shape with random weights (q4_0, or as --weights says) that are made here"
+    shape.add_argument("--random", choices=tuple(SHAPES), help=random)
+    matmul = "measure matmuls of one row in each format, with matrices of this shape (default: 8b)"
+    shape.add_argument("--matmul", nargs="?", const="8b", choices=tuple(SHAPES), help=matmul)
     bench.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -186,6 +192,27 @@ def _opened(given: Given) -> Iterator[Engine]:
     """The engine of `_located`'s model."""
     with _located(given) as (path, progress):
         engine = _open(path, given, progress)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@contextmanager
+def _opened_random(given: Given) -> Iterator[Engine]:
+    """The engine of a model with random weights."""
+    from dataclasses import asdict
+
+    from app.options import engine_options
+    from app.terminal import ProgressLine
+    from inference.loading import OpenOptions
+    from inference.random_model import open_random
+
+    progress = ProgressLine()
+    try:
+        engine = open_random(given["random"], OpenOptions(**asdict(engine_options(given))), progress)
+    finally:
+        progress.wipe()
     try:
         yield engine
     finally:
@@ -283,8 +310,14 @@ def _bench(given: Given) -> int:
     from app.ask import UsageError
 
     prompts, generate, depths, layouts = given["prompt"], given["gen"], given["depth"], given.get("kv")
+    if given["matmul"]:
+        if prompts or generate or depths:
+            raise UsageError("--matmul takes no --prompt, --gen or --depth: it runs no model")
+        return reports.bench_matmul(given["matmul"], given["json"])
+    if given["random"] and isinstance(layouts, tuple):
+        raise UsageError("KV layouts are compared on a text, which a model with random weights does not know")
     if not isinstance(layouts, tuple):
-        with _opened(given) as engine:
+        with _opened_random(given) if given["random"] else _opened(given) as engine:
             return reports.bench(engine, prompts, generate, depths or (0,), given["json"])
     if prompts is not None or (depths and len(depths) > 1):
         raise UsageError("a comparison of KV layouts takes no --prompt, and one --depth")

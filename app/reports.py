@@ -87,3 +87,20 @@ def bench_layouts(
     print_table(found.rows)
     print(*found.legend, sep="\n")
     return 0
+
+
+def bench_matmul(shape: str, as_json: bool) -> int:
+    """One-row matmuls by format, beside the bandwidth of the device's memory."""
+    from inference.bench_matmul import run
+
+    progress = ProgressLine()
+    try:
+        found = run(shape, progress=lambda stage: progress(Loading(stage, 0, 0)))
+    finally:
+        progress.wipe()
+    if as_json:
+        print(json.dumps(found.to_json(), ensure_ascii=False))
+        return 0
+    print_table(found.rows)
+    print(*found.legend, sep="\n")
+    return 0

@@ -15,7 +15,7 @@ from inference.chat_template import encode_chat
 from inference.events import Event, MemoryStats
 from inference.executor import Executor, SampleRequest, StepCost
 from inference.generation import Generation
-from inference.loading import Device, OpenOptions, Progress, no_progress, open_model, read_adapters
+from inference.loading import Device, OpenedModel, OpenOptions, Progress, no_progress, open_model, read_adapters
 from inference.lora.adapter_set import AdapterSet
 from inference.op_times import OpTimes, time_ops
 from inference.plan.explain import PlanRow
@@ -28,10 +28,12 @@ Messages = Ids[Mapping[str, Any]]
 
 
 class Engine:
-    """One model on one device. Belongs to the thread that opened it; only `cancel` may be called from another."""
+    """One model on one device. Belongs to the thread that opened it.
 
-    def __init__(self, name: str | Path, options: OpenOptions, progress: Progress) -> None:
-        opened = open_model(name, options, progress)
+    Others may call `cancel`, and what touches no device: `render`, `encode_chat` and the tokenizer.
+    """
+
+    def __init__(self, opened: OpenedModel) -> None:
         self.info = opened.info
         self.config = opened.config
         self.tokenizer = opened.text.tokenizer
@@ -67,7 +69,7 @@ class Engine:
         options = OpenOptions(
             device, context, extend_context, dtype, tuple(kernels), gpu_memory, kv, weights, tuple(loras)
         )
-        return cls(path_or_name, options, progress)
+        return cls(open_model(path_or_name, options, progress))
 
     @property
     def executor(self) -> Executor[Any]:

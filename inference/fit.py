@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from inference.errors import DoesNotFit, GlasschatError
@@ -197,11 +197,12 @@ def _ways(model: _Model, context: int, kv: str) -> Iterator[str]:
         yield f"--kv {layout}"
     if model.target.caps is None:
         return
-    from inference.model_files import open_files
+    from inference.weights import WeightStore
 
     for precision in ("q8", "q4"):
-        files = open_files(model.files.path, precision)
-        if files.store.formats != model.files.store.formats and _Model(files, model.target).fits(context, kv):
+        store = WeightStore(model.files.tensors, model.files.config, precision)
+        files = replace(model.files, store=store)
+        if store.formats != model.files.store.formats and _Model(files, model.target).fits(context, kv):
             yield f"--weights {precision}"
             break
     if _Model(model.files, cpu_target()).fits(context, kv):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -94,17 +95,32 @@ def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> Op
     path = locate(name, progress)
     start = time.perf_counter()
     files = open_files(path, options.weights)
+    # Text needs the interpreter, weights the processor and the device: they are read side by side.
+    with ThreadPoolExecutor(1, "text") as reader:
+        return open_parts(files, reader.submit(read_text, files), options, progress, start)
+
+
+def open_parts(
+    files: ModelFiles, text: Future[ModelText], options: OpenOptions, progress: Progress, start: float
+) -> OpenedModel:
+    """Open a model whose description has been read, at `start` of time.perf_counter; see `open_model`."""
+
+    def weights_loaded(done: int, total: int) -> None:
+        if text.done():
+            text.result()  # Whatever is wrong with it is told now.
+        progress(Loading("weights", done, total))
+
     context = settle_context(files.config, options)
     config = files.config.for_context(context)
-    text = read_text(files)
-    notices = [*files.notices, *text.notices]
+    notices = list(files.notices)
     choice = choose_device(options.device)
     groups = choose_layouts(config, options.kv)
     target = fit_target(choice, options)
     require_fit(files, context, options.kv, target)
     executor, dtype = make_executor(config, files.store, choice, groups, target, options, notices)
     try:
-        executor.load(lambda done, total: progress(Loading("weights", done, total)))
+        executor.load(weights_loaded)
+        notices += text.result().notices
         executor.set_adapters(read_adapters(config, options.loras, progress))
     except BaseException:
         executor.close()
@@ -112,7 +128,7 @@ def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> Op
     info = EngineInfo(
         model=config.name,
         family=config.family,
-        path=str(path),
+        path=str(files.path),
         device=choice.device,
         adapter=executor.adapter,
         device_reason=choice.reason,
@@ -127,7 +143,7 @@ def open_model(name: str | Path, options: OpenOptions, progress: Progress) -> Op
     )
     for notice in notices:
         progress(Notice(notice))
-    return OpenedModel(info, config, text, executor)
+    return OpenedModel(info, config, text.result(), executor)
 
 
 def locate(name: str | Path, progress: Progress) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 from inference.errors import UnsupportedModel
 from inference.formats.gguf import MAGIC, GGUFFile, open_gguf
 from inference.formats.safetensors import SafetensorsFile, open_safetensors
+from inference.formats.tensors import TensorFile
 from inference.models.config import ModelConfig
 from inference.models.families import config_from_gguf, config_from_hf, read_hf_config
 from inference.weights import Precision, WeightStore
@@ -20,7 +21,7 @@ class ModelFiles:
 
     path: Path
     config: ModelConfig
-    tensors: GGUFFile | SafetensorsFile
+    tensors: TensorFile
     store: WeightStore
     notices: tuple[str, ...]
 

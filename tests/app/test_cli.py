@@ -144,6 +144,10 @@ def test_the_last_model_used_is_used_again(chat: Any, model: str) -> None:
         ("bench", "--kv", "paged,heap"),
         ("bench", "--kv", "all", "--prompt", "5"),
         ("bench", "--kv", "all", "--depth", "5,6"),
+        ("bench", "--kv", "all", "--random", "1b"),
+        ("bench", "--random", "1b", "--matmul", "1b"),
+        ("bench", "--random", "9b"),
+        ("bench", "--matmul", "--depth", "5"),
         ("ask", "x", "--kv", "heap"),
     ],
 )
