@@ -40,7 +40,7 @@ class Outcome:
 
     program: str
     sent: bool
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...]
 
     @property
     def failed(self) -> bool:
@@ -53,8 +53,7 @@ class Outcome:
             return f"Copied {what} with {self.program}."
         reasons = "; ".join(self.problems)
         if self.sent:
-            sent = f"Sent {what} to the terminal's clipboard (OSC 52); terminals do not tell whether they take it."
-            return sent + (f" No program took it: {reasons}." if reasons else "")
+            return f"Sent {what} to the terminal (OSC 52), which does not confirm it; {reasons}."
         return f"Could not copy {what}: {reasons}."
 
 
@@ -82,10 +81,10 @@ async def copy(text: str, write: Callable[[str], None], multiplexer: Multiplexer
     if request is not None:
         write(request)
     program, problems = await asyncio.to_thread(_by_program, text)
+    if not problems:
+        problems.append("no program for the clipboard is installed")
     if request is None:
-        problems.append(f"it has more than the {MAX_OSC_BYTES:,} bytes that terminals take")
-    elif not program and not problems:
-        problems.append(f"{', '.join(command[0] for command in PROGRAMS)} are not installed")
+        problems.append(f"a terminal takes at most {MAX_OSC_BYTES:,} bytes")
     return Outcome(program, request is not None, tuple(problems))
 
 

@@ -41,9 +41,9 @@ class CopyControl:
         elif what == "code":
             self._copy_code(reply, rest.strip())
         elif what == "raw":
-            self._copy(reply.text, f"the whole reply, {size_of(reply.text)}")
+            self._copy(reply.text, f"the whole reply ({size_of(reply.text)})")
         elif answer := split_thought(reply)[1]:
-            self._copy(answer, f"the reply, {size_of(answer)}")
+            self._copy(answer, f"the reply ({size_of(answer)})")
         else:
             self._hint("The reply has no answer to copy; /copy raw takes the thought.")
 
@@ -62,7 +62,7 @@ class CopyControl:
         if message is None:
             self._hint("No message is chosen; alt+up chooses one.")
         else:
-            self._copy(message.text, f"the message, {size_of(message.text)}")
+            self._copy(message.text, f"the message ({size_of(message.text)})")
 
     def _copy_code(self, reply: Message, number: str) -> None:
         blocks = code_blocks(split_thought(reply)[1])
@@ -73,5 +73,5 @@ class CopyControl:
         else:
             index = int(number or len(blocks))
             block = blocks[index - 1]
-            language = f" ({block.language})" if block.language else ""
-            self._copy(block.code, f"code block {index} of {len(blocks)}{language}, {size_of(block.code)}")
+            parts = ", ".join(part for part in (block.language, size_of(block.code)) if part)
+            self._copy(block.code, f"code block {index} of {len(blocks)} ({parts})")

@@ -40,9 +40,9 @@ async def test_copies(make_app: MakeApp) -> None:
         await say(pilot, "how")
         await answered(pilot)
         for asked, text, said in (
-            ("/copy", CODE, f"the reply, {len(CODE)} characters"),
-            ("/copy code", "ls\n", "code block 2 of 2, 3 characters"),
-            ("/copy code 1", "print(1)\n", "code block 1 of 2 (python), 9 characters"),
+            ("/copy", CODE, f"the reply ({len(CODE)} characters)"),
+            ("/copy code", "ls\n", "code block 2 of 2 (3 characters)"),
+            ("/copy code 1", "print(1)\n", "code block 1 of 2 (python, 9 characters)"),
             ("/copy raw", f"<think>Hm\x1b[0m.</think>{CODE}", "the whole reply"),
         ):
             await command(pilot, asked)
