@@ -120,6 +120,11 @@ def paths(typed: str, wanted: Callable[[os.DirEntry[str]], bool] = lambda _: Tru
         yield Choice(os.path.join(folder, label), label)
 
 
+def files(*suffixes: str) -> ArgumentSource:
+    """Completes the path of a file whose name ends with one of these."""
+    return lambda typed: paths(typed, lambda entry: entry.name.endswith(suffixes))
+
+
 def mentions(typed: str) -> Iterable[Choice]:
     """The files that can be named after @; a name with spaces is put in quotation marks."""
     for choice in paths(typed.removeprefix('"')):
@@ -158,6 +163,6 @@ def adapters(loaded: Callable[[], Iterable[str]]) -> ArgumentSource:
         yield from (Choice(name, name, "loaded") for name in matching(names, typed))
         if names and "drop".startswith(typed):
             yield Choice("drop ", "drop", "drop one that is loaded")
-        yield from paths(typed, lambda entry: entry.name.endswith((".gguf", ".safetensors")))
+        yield from files(".gguf", ".safetensors")(typed)
 
     return source

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from app.completion import ArgumentSource, Completer, adapters, words
+from app.completion import ArgumentSource, Completer, adapters, files, words
 from app.engine_thread import (
     AppEvent,
     ChangeLoras,
@@ -73,7 +73,7 @@ class ChatScreen(Screen[None]):
         Binding("alt+down", "choose(1)", "Choose the message below", show=False, id="chat.choose_below"),
         Binding("alt+e", "edit_message", "Edit the question", show=False, id="chat.edit_message", priority=True),
         Binding("alt+r", "retry", "Answer the question again", show=False, id="chat.retry", priority=True),
-        Binding("alt+f", "fork", "Fork at the chosen message", show=False, id="chat.fork", priority=True),
+        Binding("alt+n", "fork", "Fork at the chosen message", show=False, id="chat.fork", priority=True),
         Binding("alt+left", "branch(-1)", "To the branch before", show=False, id="chat.older_branch"),
         Binding("alt+right", "branch(1)", "To the branch after", show=False, id="chat.newer_branch"),
         Binding("alt+g", "go_on", "Go on with a reply that was cut off", show=False, id="chat.go_on", priority=True),
@@ -127,6 +127,8 @@ class ChatScreen(Screen[None]):
         own = {
             "kv": words(lambda: SUMMARIES),
             "lora": adapters(lambda: (each.adapter.name for each in self.loras.applied)),
+            "export": files(".md", ".json"),
+            "import": files(".json"),
         }
         self._prompt = Prompt(self._accept, Completer(COMMANDS, {**arguments, **own}), start.editor, id="prompt")
         self._status = StatusBar(id="status")

@@ -20,15 +20,17 @@ class CompletionList(OptionList, can_focus=False):
     CompletionList {
         display: none;
         height: auto;
-        max-height: 8;
+        max-height: 10;
         margin: 0 1;
         padding: 0 1;
-        border: none;
-        background: $surface;
+        border: round $border;
+        border-subtitle-color: $foreground 55%;
+        background: $background;
         scrollbar-size-vertical: 1;
         text-wrap: nowrap;
         text-overflow: ellipsis;
         & > .option-list--option { padding: 0; }
+        & > .option-list--option-highlighted { text-style: bold; }
     }
     """
 
@@ -36,6 +38,7 @@ class CompletionList(OptionList, can_focus=False):
         """`take` is called when a choice is clicked."""
         super().__init__(id="completions", markup=False)
         self._take = take
+        self.border_subtitle = "tab takes it · ↑↓ choose · esc closes"
         self.completions: Completions | None = None
         self.moved = False
         """Whether the person has chosen among them."""
