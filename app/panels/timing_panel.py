@@ -32,7 +32,7 @@ class TimingPanel(VerticalScroll):
         yield Static(id="timing-head", markup=False)
         yield Static("tokens per second", classes="timing-label", markup=False)
         yield Sparkline(id="timing-rate")
-        yield Static("time per token, the longest at each place", classes="timing-label", markup=False)
+        yield Static("time per token, its peaks", classes="timing-label", markup=False)
         yield Sparkline(id="timing-walls")
         yield Static(id="timing-spans", markup=False)
 

@@ -106,7 +106,7 @@ def token_facts(vocabulary: Vocabulary, trace: ReplyTrace, index: int, look: Loo
         ("text", one_token(vocabulary, id)),
         ("id", f"{id:,}"),
         ("bytes", shown or "none"),
-        ("chance", f"{percent(logprob)}, logprob {logprob:.3f}"),
+        ("chance", f"{percent(logprob)}, logprob {logprob:.2f}"),
     ):
         out.append(f"{name:<7}", look.primary).append(value + "\n", look.text)
     return out.append("instead", look.primary)
@@ -119,10 +119,9 @@ def alternative_line(vocabulary: Vocabulary, id: int, logprob: float, chosen: bo
         ("● " if chosen else "  ", look.accent),
         ("━" * filled, look.primary),
         ("━" * (_BAR - filled), look.faint),
-        (f"{percent(logprob):>7} ", look.text),
-        (one_token(vocabulary, id), look.text),
+        (f"{percent(logprob):>7} ", ""),
+        (one_token(vocabulary, id), ""),
         (f" {id}", look.muted),
-        no_wrap=True,
     )
 
 

@@ -30,7 +30,10 @@ class PanelMenu(ModalScreen[str | None]):
         border: round $border; background: $background; border-title-color: $primary;
         border-subtitle-color: $foreground 55%;
     }
-    PanelMenu OptionList { height: auto; background: $background; }
+    PanelMenu OptionList {
+        height: auto; background: $background; text-wrap: nowrap; text-overflow: ellipsis;
+        &:focus { background-tint: transparent; }
+    }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f7,q", "dismiss", "Close", id="panels.close"),
@@ -52,11 +55,9 @@ class PanelMenu(ModalScreen[str | None]):
                 Text.assemble(
                     ("● " if name in self._shown else "○ ", look.primary if name in self._shown else look.faint),
                     (f"{panel.key}  ", look.primary),
-                    (f"{panel.title:<9}", look.text),
+                    (f"{panel.title:<9}", ""),
                     (f"{self._keys[name]:<4}", look.primary),
                     (panel.help, look.muted),
-                    no_wrap=True,
-                    overflow="ellipsis",
                 ),
                 id=name,
             )

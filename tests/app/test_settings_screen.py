@@ -129,9 +129,9 @@ async def test_keys_are_chosen_on_the_screen(make_app: MakeApp) -> None:
         await find(pilot, "chat.kv")
         await pilot.press("enter", "ctrl+u", "f", "3", "enter")
         assert "F3 is the key of chat.memory" in detail(screen)
-        await pilot.press("ctrl+u", "f", "8", "enter", "escape")
-        assert saved(app).keys == {"chat.kv": "f8"}
-        await pilot.press("f8")
+        await pilot.press("ctrl+u", "f", "1", "0", "enter", "escape")
+        assert saved(app).keys == {"chat.kv": "f10"}
+        await pilot.press("f10")
         assert chat(pilot).query_one("#kv").display
 
 

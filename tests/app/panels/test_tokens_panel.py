@@ -42,7 +42,7 @@ async def test_the_mark_moves_by_tokens_and_lines(make_app: MakeApp) -> None:
         assert "token  38 of 40" in facts and "“ word37”" in facts and f"{PIECE + 37:,}" in facts
         assert "20 77 6F 72 64 33 37" in facts
         # The scripted probability of a piece: e to the power of -0.7 for each step of eight.
-        assert "1.5%, logprob -4.200" in facts
+        assert "1.5%, logprob -4.20" in facts
         await pilot.press("home")
         assert view.cursor == 0
         await pilot.press("down")
