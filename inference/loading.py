@@ -241,14 +241,15 @@ def make_executor(
     notices: list[str],
 ) -> tuple[Any, str]:
     """The executor, not yet loaded, and how its dtypes read."""
+    preferences = [parse_preference(text) for text in options.kernels]
     if choice.device == "cpu":
         from inference.cpu.executor import NumpyExecutor
+        from inference.cpu.kernels import kernel_notices
 
         if options.dtype == "f16":
             notices.append("--dtype f16 has no effect on the CPU: NumPy computes and stores in f32")
-        if options.kernels:
-            notices.append("--kernels has no effect on the CPU: there is one kernel an operation")
-        return NumpyExecutor(config, store, groups), "f32"
+        notices += kernel_notices(preferences)
+        return NumpyExecutor(config, store, groups, preferences=preferences), "f32"
     from inference.gpu.executor import WebGpuExecutor
 
     dtype, kv_dtype = target.dtype, target.kv_dtype
@@ -260,7 +261,7 @@ def make_executor(
         groups,
         dtype=dtype,
         kv_dtype=kv_dtype,
-        preferences=[parse_preference(text) for text in options.kernels],
+        preferences=preferences,
         memory_limit=options.gpu_memory,
     )
     return executor, dtype if dtype == kv_dtype else f"{dtype}, KV {kv_dtype}"

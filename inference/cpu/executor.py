@@ -12,10 +12,14 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from inference.cpu import ops as cpu
+from inference.cpu import rowwise
+from inference.cpu.kernels import choose_product, explain_kernel
+from inference.cpu.program import Program, Step, make_program
+from inference.cpu.threads import RowThreads
 from inference.events import MemoryStats
 from inference.executor import SampleRequest, StepCost, StepTimes, host_stream
 from inference.host_memory import peak_resident_bytes
-from inference.kernels.base import Decision
+from inference.kernels.base import KernelPreference
 from inference.kv.factory import NumpyCaches, NumpyStore
 from inference.kv.layout import KvCache, LayerGroup
 from inference.lora.adapter_set import AdapterSet
@@ -24,23 +28,16 @@ from inference.plan.build import build
 from inference.plan.explain import PlanRow, explain
 from inference.plan.fuse import fuse
 from inference.plan.ops import (
-    ActivationGate,
-    Add,
     Attention,
     Copy,
     Embed,
-    ExpertMatmul,
     KvAppend,
     Logits,
-    Lora,
     Matmul,
     Op,
     Plan,
-    RmsNorm,
     Rope,
-    Route,
     Sample,
-    Softcap,
     TensorRef,
     WeightRef,
 )
@@ -55,13 +52,13 @@ Observer = Callable[[Op, np.ndarray], None]
 NumpyCache = KvCache[NumpyStore]
 
 PREFILL_CHUNK = 256
-# A one-row product is bound by memory: OpenBLAS's threads wait on each other longer than they share the work.
-DECODE_THREADS = 1
-MATMUL_REASON = "f32 product through BLAS, {threads}: the reference that every other kernel is compared with"
 
 
 class NumpyExecutor:
-    """Holds the weights as float32 and runs plans op by op."""
+    """Holds the weights as float32 and runs plans op by op. `preferences` is for the kernels of inference.cpu.kernels.
+
+    Raises KernelUnavailable for a forced kernel that is none of these.
+    """
 
     device: Literal["webgpu", "cpu"] = "cpu"
     adapter = "NumPy"
@@ -69,7 +66,12 @@ class NumpyExecutor:
     logits_chunk = PREFILL_CHUNK
 
     def __init__(
-        self, config: ModelConfig, store: WeightStore, groups: Sequence[LayerGroup], fused: bool = True
+        self,
+        config: ModelConfig,
+        store: WeightStore,
+        groups: Sequence[LayerGroup],
+        fused: bool = True,
+        preferences: Sequence[KernelPreference] = (),
     ) -> None:
         self.config = config
         self._store = store
@@ -77,9 +79,12 @@ class NumpyExecutor:
         self.adapters = AdapterSet(config)
         self._adapter_weights: dict[WeightRef, np.ndarray] = {}
         self._weights: dict[tuple[StoredWeight, ...], np.ndarray] = {}
+        self._product = choose_product(preferences)
         self._plans: dict[tuple[bool, Logits, bool], Plan] = {}
+        self._programs: dict[tuple[bool, Logits], Program] = {}
         self._rope = RopeTables()
-        self._blas = ThreadpoolController()
+        self._blas = ThreadpoolController().select(user_api="blas")
+        self._row_threads = RowThreads(max((library.num_threads for library in self._blas.lib_controllers), default=1))
         self._caches = NumpyCaches(config, groups, self.chunk)
         # Never filled: layouts for what is asked without a sequence at hand.
         self._any_cache = self._caches.new(config.max_context)
@@ -88,15 +93,18 @@ class NumpyExecutor:
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Dequantise every weight to float32; `progress` hears (weights done, weights in all)."""
-        refs = [ref for op in self.plan(1, "last").ops for ref in op.weights]
+        plan = self.plan(1, "last")
+        products = self._products(plan)
+        refs = [ref for op in plan.ops for ref in op.weights]
         for done, ref in enumerate(refs):
-            self._weight(ref)
+            self._weight(ref, products)
             if progress is not None:
                 progress(done + 1, len(refs))
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         self.adapters = adapters
         self._plans.clear()
+        self._programs.clear()
         self._adapter_weights.clear()
 
     def new_cache(self, context: int) -> NumpyCache:
@@ -117,7 +125,7 @@ class NumpyExecutor:
         """Append up to `chunk` tokens; returns float32 logits (V,) for "last", (T, V) for "all", None for "none"."""
         self._begin(cache, ids)
         with self._threads(len(ids)):
-            output = self._run_plan(self.plan(len(ids), logits), cache, ids, observe)
+            output = self._run_program(self._program(len(ids), logits), cache, ids, observe)
         cache.length += len(ids)
         self._kv_peak = max(self._kv_peak, self._kv_bytes())
         if logits == "none":
@@ -128,9 +136,9 @@ class NumpyExecutor:
         before = cache.length
         self._begin(cache, ids)
         with self._threads(len(ids)):
+            program = self._program(len(ids), "last")
             marks = [time.perf_counter()]
-            plan = self.plan(len(ids), "last")
-            logits = self._run_plan(plan, cache, ids, lambda op, output: marks.append(time.perf_counter()))
+            logits = self._run_program(program, cache, ids, lambda op, output: marks.append(time.perf_counter()))
             sample(logits[0], Sampling(), 0, before, None)
             marks.append(time.perf_counter())
         cache.length += len(ids)
@@ -142,17 +150,8 @@ class NumpyExecutor:
 
     def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
         plan = self.plan(1 if phase == "decode" else self.chunk, "last", sampled=True)
-        threads = "one thread" if phase == "decode" else "all threads"
-        decisions = []
-        for op in plan.ops:
-            reason = (
-                MATMUL_REASON.format(threads=threads)
-                if isinstance(op.attributes, Matmul | ExpertMatmul)
-                else "NumPy, f32"
-            )
-            if isinstance(op.attributes, KvAppend | Attention):
-                reason = f"{reason}; {self._any_cache.store(_layer(op)).group.layout} cache"
-            decisions.append(Decision("reference", reason))
+        layouts = [None if op.layer is None else self._any_cache.store(op.layer).group.layout for op in plan.ops]
+        decisions = [explain_kernel(op, self._product, layout) for op, layout in zip(plan.ops, layouts, strict=True)]
         return explain(plan, decisions, "cpu", dict.fromkeys(self._store.formats | self.adapters.formats, "f32"))
 
     def memory(self) -> MemoryStats:
@@ -176,6 +175,8 @@ class NumpyExecutor:
 
     def close(self) -> None:
         self._weights.clear()
+        self._programs.clear()
+        self._row_threads.close()
         self._caches.close()
 
     def _begin(self, cache: NumpyCache, ids: Sequence[int]) -> None:
@@ -184,21 +185,40 @@ class NumpyExecutor:
         cache.begin()
 
     def _threads(self, rows: int) -> AbstractContextManager[object]:
-        """The BLAS threads that a step of `rows` uses."""
-        limit: AbstractContextManager[object] = self._blas.limit(
-            limits=DECODE_THREADS if rows == 1 else None, user_api="blas"
-        )
+        """The BLAS threads that a step of `rows` uses. A one-row product is bound by memory, and shared by none."""
+        one = rows == 1 or self._product.variant != "reference"
+        limit: AbstractContextManager[object] = self._blas.limit(limits=1 if one else None)
         return limit
 
-    def _run_plan(self, plan: Plan, cache: NumpyCache, ids: Sequence[int], observe: Observer | None) -> np.ndarray:
-        """The output of the last op."""
+    def _program(self, rows: int, logits: Logits) -> Program:
+        """The plan for so many rows with its weights, made once."""
+        key = (rows == 1, logits)
+        if key not in self._programs:
+            plan = self.plan(rows, logits)
+            products = self._products(plan)
+            self._programs[key] = make_program(plan, lambda ref: self._weight(ref, products))
+        return self._programs[key]
+
+    def _products(self, plan: Plan) -> frozenset[tuple[StoredWeight, ...]]:
+        """The matrices of the file that a matmul of the plan multiplies by."""
+        refs = [op.weights[0] for op in plan.ops if isinstance(op.attributes, Matmul)]
+        return frozenset(self._store.storage(ref) for ref in refs if not self._is_adapter(ref))
+
+    def _is_adapter(self, ref: WeightRef) -> bool:
+        return ref.sources[0] in self.adapters.formats
+
+    def _run_program(
+        self, program: Program, cache: NumpyCache, ids: Sequence[int], observe: Observer | None = None
+    ) -> np.ndarray:
+        """The output of the last step."""
         values: dict[str, np.ndarray] = {}
         tokens = np.asarray(ids, dtype=np.int64)
-        for op in plan.ops:
-            output = self._run(op, values, tokens, cache)
-            values[op.output.name] = output
+        for step in program.steps:
+            output = values[step.op.output.name] = self._run(step, values, tokens, cache)
+            for name in step.done:
+                del values[name]
             if observe is not None:
-                observe(op, output)
+                observe(step.op, output)
         return output
 
     def _append(self, op: Op, cache: NumpyCache, k: np.ndarray, v: np.ndarray) -> None:
@@ -210,37 +230,32 @@ class NumpyExecutor:
     def _kv_bytes(self) -> int:
         return self._caches.nbytes
 
-    def _weight(self, ref: WeightRef) -> np.ndarray:
-        """(rows, columns) float32. A tied head and embedding are one array."""
-        if ref.sources[0] in self.adapters.formats:
+    def _weight(self, ref: WeightRef, products: frozenset[tuple[StoredWeight, ...]]) -> np.ndarray:
+        """(rows, columns) float32, stored by columns if it is one of `products` and the kernel wants it so.
+
+        A tied head and embedding are one array.
+        """
+        if self._is_adapter(ref):
             if ref not in self._adapter_weights:
                 self._adapter_weights[ref] = self.adapters.load(ref).dequantize()
             return self._adapter_weights[ref]
         key = self._store.storage(ref)
         if key not in self._weights:
-            self._weights[key] = self._store.load(ref).dequantize()
+            weight = self._store.load(ref).dequantize()
+            by_columns = key in products and self._product.variant == "column_major"
+            self._weights[key] = np.asfortranarray(weight) if by_columns else weight
         return self._weights[key]
 
     def _rope_rows(self, rope: RopeConfig, cache: NumpyCache, rows: int) -> np.ndarray:
         return self._rope.rows(rope, cache.length, cache.length + rows)
 
-    def _run(self, op: Op, values: dict[str, np.ndarray], tokens: np.ndarray, cache: NumpyCache) -> np.ndarray:
+    def _run(self, step: Step, values: dict[str, np.ndarray], tokens: np.ndarray, cache: NumpyCache) -> np.ndarray:
+        op, weights = step.op, step.weights
         inputs = [_read(values, tensor) for tensor in op.inputs]
-        weights = [self._weight(ref) for ref in op.weights]
         rows = len(tokens)
         match op.attributes:
             case Embed(scale):
                 return weights[0][tokens] * np.float32(scale)
-            case RmsNorm(eps, _, residual):
-                normed = cpu.rmsnorm(inputs[0], weights[0][0], eps)
-                return normed + inputs[1] if residual else normed
-            case Matmul() as matmul:
-                return _matmul(matmul, inputs, weights)
-            case Lora():
-                x, y = inputs
-                return y + x @ weights[0].T @ weights[1].T
-            case Add(scale):
-                return inputs[0] * np.float32(scale) + inputs[1]
             case Rope(rope, head_dim):
                 return cpu.rotate(inputs[0], self._rope_rows(rope, cache, rows), head_dim, rope.interleaved)
             case KvAppend(rope=None):
@@ -258,19 +273,27 @@ class NumpyExecutor:
                 first = 0 if attention.window is None else max(0, cache.length - attention.window + 1)
                 k, v = cache.store(_layer(op)).view(_layer(op), first, cache.length + rows)
                 sinks = weights[0][:, 0] if attention.sinks else None
-                return cpu.attention(inputs[0], k, v, cache.length, attention, first, sinks)
-            case ActivationGate(activation):
-                return cpu.gate(inputs[0], inputs[1], activation)
-            case Route() as route:
-                return cpu.route(inputs[0], route)
-            case ExpertMatmul() as experts:
-                return cpu.expert_matmul(inputs[0], inputs[1], weights, experts)
-            case Softcap(cap):
-                return cpu.softcap(inputs[0], cap)
+
+                def attend(part: slice) -> np.ndarray:
+                    start, end = cache.length + part.start, cache.length + part.stop
+                    begin = first if attention.window is None else max(first, start - attention.window + 1)
+                    keys = slice(begin - first, end - first)
+                    return cpu.attention(inputs[0][part], k[:, keys], v[:, keys], start, attention, begin, sinks)
+
+                return self._by_rows(rows, op, attend)
             case Copy():
                 return inputs[0][-1:]
             case Sample():
                 raise AssertionError("sampling reads the logits of forward()")
+            case _:
+                return self._by_rows(
+                    len(inputs[0]), op, lambda part: rowwise.compute(op, [x[part] for x in inputs], weights)
+                )
+
+    def _by_rows(self, rows: int, op: Op, part: Callable[[slice], np.ndarray]) -> np.ndarray:
+        if self._product.variant == "reference":
+            return part(slice(0, rows))
+        return self._row_threads.map(rows, op.output.columns, part)
 
 
 def _read(values: dict[str, np.ndarray], tensor: TensorRef) -> np.ndarray:
@@ -282,20 +305,3 @@ def _read(values: dict[str, np.ndarray], tensor: TensorRef) -> np.ndarray:
 def _layer(op: Op) -> int:
     assert op.layer is not None
     return op.layer
-
-
-def _matmul(matmul: Matmul, inputs: list[np.ndarray], weights: list[np.ndarray]) -> np.ndarray:
-    x = inputs[0]
-    if matmul.norm_eps is not None:
-        x = cpu.rmsnorm(x, weights[-1][0], matmul.norm_eps)
-    product = x @ weights[0].T  # (T, rows of W)
-    if matmul.bias:
-        product += weights[1][:, 0]
-    if matmul.lora:
-        product += inputs[1] @ weights[2 if matmul.bias else 1].T
-    if matmul.activation is not None:
-        gate, up = np.split(product, 2, axis=1)
-        product = cpu.gate(gate, up, matmul.activation)
-    if matmul.scale != 1:
-        product *= np.float32(matmul.scale)
-    return product + inputs[-1] if matmul.residual else product

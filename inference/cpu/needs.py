@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inference.cpu.executor import PREFILL_CHUNK
+from inference.cpu.program import activation_bytes
 from inference.kv.factory import NumpyCaches
 from inference.kv.layout import LayerGroup, describe_group
 from inference.models.config import ModelConfig
@@ -14,21 +15,17 @@ from inference.plan.fuse import fuse
 from inference.rope import table_bytes
 from inference.weights import WeightStore
 
-SCORES = 2
-"""Arrays as large as the attention scores that attention has at one time: before and after the mask."""
-
 
 def model_needs(config: ModelConfig, store: WeightStore) -> Needs:
     """What the model takes whatever the context: weights in f32, exact to the byte, and the results of all operations
-    of a step, which are kept to its end. Raises BadModelFile where a weight is missing."""
+    of a step, each kept for as long as it is read. Raises BadModelFile where a weight is missing."""
     store.check(build(config, 1, "last"))
     plan = fuse(build(config, PREFILL_CHUNK, "last"), store.formats)
     weights = {store.storage(ref): ref.rows * ref.columns * 4 for op in plan.ops for ref in op.weights}
-    activations = sum(op.output.rows * op.output.columns * 4 for op in plan.ops)
     return Needs(
         (
             Need("weights", "f32", sum(weights.values())),
-            Need("scratch", f"activations, steps of up to {PREFILL_CHUNK} tokens", activations),
+            Need("scratch", f"activations, steps of up to {PREFILL_CHUNK} tokens", activation_bytes(plan)),
         )
     )
 
@@ -45,7 +42,7 @@ def context_needs(config: ModelConfig, groups: Sequence[LayerGroup], context: in
     rows = min(PREFILL_CHUNK, context)
     keys = max(min(context, (layer.window or context) + rows - 1) for layer in config.layers)
     # (H, T, S) scores, and the layer's keys and values (K, S, E) gathered from their pages.
-    attention = SCORES * config.num_heads * rows * keys * 4 + 2 * config.kv_size * keys * 4
+    attention = config.num_heads * rows * keys * 4 + 2 * config.kv_size * keys * 4
     ropes = {layer.rope for layer in config.layers}
     needs += [
         Need("scratch", "attention", attention),

@@ -17,8 +17,10 @@ from inference.plan.ops import Attention, ExpertMatmul, Route
 def rmsnorm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     """RMS norm over groups of len(weight) columns of x (T, columns); arXiv:1910.07467."""
     groups = x.reshape(-1, weight.size)  # (T * groups, group)
-    scale = 1.0 / np.sqrt(np.mean(groups * groups, axis=-1, keepdims=True) + np.float32(eps))
-    return (groups * scale * weight).reshape(x.shape)
+    mean = np.vecdot(groups, groups)[:, None] / np.float32(weight.size)
+    normed = groups / np.sqrt(mean + np.float32(eps))
+    normed *= weight
+    return normed.reshape(x.shape)
 
 
 def gate(gate: np.ndarray, up: np.ndarray, activation: Activation) -> np.ndarray:
@@ -26,7 +28,9 @@ def gate(gate: np.ndarray, up: np.ndarray, activation: Activation) -> np.ndarray
     if isinstance(activation, ClampedSwiglu):
         gate, up = np.minimum(gate, activation.limit), np.clip(up, -activation.limit, activation.limit)
         return activate(np.float32(activation.alpha) * gate, "silu") / np.float32(activation.alpha) * (up + 1)
-    return activate(gate, activation) * up
+    activated = activate(gate, activation)
+    activated *= up
+    return activated
 
 
 def activate(x: np.ndarray, activation: Literal["silu", "gelu_tanh"]) -> np.ndarray:
@@ -34,7 +38,9 @@ def activate(x: np.ndarray, activation: Literal["silu", "gelu_tanh"]) -> np.ndar
     if activation == "silu":
         # exp overflows to inf for large negative x; x / inf is the 0 that SiLU tends to.
         with np.errstate(over="ignore"):
-            return x / (1.0 + np.exp(-x))
+            scale = np.exp(-x)
+        scale += 1
+        return np.divide(x, scale, out=scale)
     inner = np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x * x * x)
     return np.float32(0.5) * x * (1.0 + np.tanh(inner))
 
@@ -80,28 +86,39 @@ def attention(
     groups = a.num_heads // a.num_kv_heads
     # (T, H*E) -> (K, T*G, E): the query heads of one KV head are rows of one product.
     by_kv_head = q.reshape(rows, a.num_kv_heads, groups, a.head_dim).transpose(1, 0, 2, 3)
-    queries = by_kv_head.reshape(a.num_kv_heads, rows * groups, a.head_dim)
-    scores = np.matmul(queries * np.float32(a.scale), k.transpose(0, 2, 1))  # (K, T*G, S)
+    queries = by_kv_head.reshape(a.num_kv_heads, rows * groups, a.head_dim) * np.float32(a.scale)
+    scores = queries @ k.transpose(0, 2, 1)  # (K, T*G, S)
     if a.softcap is not None:
         scores = softcap(scores, a.softcap)
-    position = first_position + np.arange(rows)[:, None]  # (T, 1)
-    key = first_key + np.arange(num_keys)[None, :]  # (1, S)
-    visible = key <= position
-    if a.window is not None:
-        visible &= position - key < a.window
     by_head = scores.reshape(a.num_kv_heads, rows, groups, num_keys)
-    masked = np.where(visible[None, :, None, :], by_head, np.float32(-np.inf))
-    largest = masked.max(axis=-1, keepdims=True)  # (K, T, G, 1)
+    # Every row sees the keys between where the last row's window begins and the first row.
+    from_window = 0 if a.window is None else max(0, first_position + rows - a.window - first_key)
+    seen_by_all = slice(from_window, max(from_window, first_position + 1 - first_key))
+    for keys in (slice(0, seen_by_all.start), slice(seen_by_all.stop, num_keys)):
+        if keys.start < keys.stop:
+            _hide(by_head[..., keys], first_position, first_key + keys.start, a.window)
+    largest = by_head.max(axis=-1, keepdims=True)  # (K, T, G, 1)
     if sinks is not None:
         by_group = sinks.reshape(a.num_kv_heads, 1, groups, 1)
         largest = np.maximum(largest, by_group)
-    masked -= largest
-    weights = np.exp(masked, out=masked)
-    total = weights.sum(axis=-1, keepdims=True)
-    weights /= total if sinks is None else total + np.exp(by_group - largest)
-    mixed = np.matmul(weights.reshape(a.num_kv_heads, rows * groups, num_keys), v)  # (K, T*G, E)
-    by_row = mixed.reshape(a.num_kv_heads, rows, groups, a.head_dim).transpose(1, 0, 2, 3)
-    return by_row.reshape(rows, a.num_heads * a.head_dim)
+    by_head -= largest
+    np.exp(by_head, out=by_head)
+    total = by_head.sum(axis=-1, keepdims=True)
+    if sinks is not None:
+        total += np.exp(by_group - largest)
+    mixed = (scores @ v).reshape(a.num_kv_heads, rows, groups, a.head_dim)
+    mixed /= total
+    return mixed.transpose(1, 0, 2, 3).reshape(rows, a.num_heads * a.head_dim)
+
+
+def _hide(scores: np.ndarray, first_position: int, first_key: int, window: int | None) -> None:
+    """Set scores (K, T, G, S) to -inf where a row does not see a key; both stand at these positions and after them."""
+    position = first_position + np.arange(scores.shape[1])[:, None]  # (T, 1)
+    key = first_key + np.arange(scores.shape[3])  # (S,)
+    hidden = key > position
+    if window is not None:
+        hidden |= position - key >= window
+    np.copyto(scores, np.float32(-np.inf), where=hidden[None, :, None, :])
 
 
 def route(logits: np.ndarray, attributes: Route) -> np.ndarray:

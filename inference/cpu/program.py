@@ -1,0 +1,57 @@
+"""A plan made ready for NumPy: each operation with its weights, and what no later operation reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from inference.plan.ops import ITEMSIZE, Op, Plan, WeightRef
+
+
+@dataclass(frozen=True)
+class Step:
+    """`done` names the activations that no later operation reads."""
+
+    op: Op
+    weights: tuple[np.ndarray, ...]
+    done: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The steps of a plan, in order."""
+
+    plan: Plan
+    steps: tuple[Step, ...]
+
+
+def make_program(plan: Plan, weight: Callable[[WeightRef], np.ndarray]) -> Program:
+    """`weight` gives the array of a reference."""
+    steps = [
+        Step(op, tuple(weight(ref) for ref in op.weights), done)
+        for op, done in zip(plan.ops, last_reads(plan), strict=True)
+    ]
+    return Program(plan, tuple(steps))
+
+
+def last_reads(plan: Plan) -> list[tuple[str, ...]]:
+    """For each operation the activations that it is the last to read. The plan's result is read after all of them."""
+    last = {tensor.storage.name: index for index, op in enumerate(plan.ops) for tensor in op.inputs}
+    return [
+        tuple(dict.fromkeys(t.storage.name for t in op.inputs if last[t.storage.name] == index))
+        for index, op in enumerate(plan.ops)
+    ]
+
+
+def activation_bytes(plan: Plan) -> int:
+    """The most that the activations of `plan.rows` rows take at one time."""
+    held: dict[str, int] = {}
+    most = 0
+    for op, done in zip(plan.ops, last_reads(plan), strict=True):
+        held[op.output.name] = op.output.rows * op.output.columns * ITEMSIZE[op.output.dtype]
+        most = max(most, sum(held.values()))
+        for name in done:
+            held.pop(name)
+    return most
