@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
-from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
@@ -27,23 +25,10 @@ class ConversationList(OptionList):
     DEFAULT_CSS = """
     ConversationList {
         height: 1fr; border: none; padding: 0; background: $background; scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;
         &:focus { border: none; }
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "tell('new')", "New conversation", show=False, id="history.new"),
-        Binding("r", "tell('rename')", "Rename", show=False, id="history.rename"),
-        Binding("d,delete", "tell('delete')", "Delete", show=False, id="history.delete"),
-        Binding("u", "tell('undo')", "Bring back what was deleted", show=False, id="history.undo"),
-        Binding("/", "tell('search')", "Search", show=False, id="history.search"),
-    ]
-
-    class Asked(Message):
-        """The person wants something: new, rename, delete, undo or search."""
-
-        def __init__(self, what: str) -> None:
-            super().__init__()
-            self.what = what
 
     class NearEnd(Message):
         """More conversations would be seen soon."""
@@ -68,7 +53,7 @@ class ConversationList(OptionList):
         if before is not None and before.id in ids:
             self.highlighted = ids.index(before.id)
         elif ids:
-            self.highlighted = ids.index(self.current) if self.current in ids else 0
+            self.highlighted = ids.index(self.current) if keep and self.current in ids else 0
 
     def extend(self, hits: Sequence[Hit]) -> None:
         """Show these conversations below the others."""
@@ -84,10 +69,6 @@ class ConversationList(OptionList):
             if hit.conversation.id in changed:
                 row = _row(hit, hit.conversation.id == conversation, look)
                 self.replace_option_prompt_at_index(index, row)
-
-    def action_tell(self, what: str) -> None:
-        """Pass on what the person wants."""
-        self.post_message(self.Asked(what))
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)

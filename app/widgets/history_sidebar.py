@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.worker import Worker
 
@@ -28,7 +29,7 @@ class HistorySidebar(Vertical):
 
     DEFAULT_CSS = f"""
     HistorySidebar {{
-        dock: left; width: {WIDTH + 4}; height: 1fr; padding: 0 1; display: none;
+        dock: left; width: {WIDTH + 5}; height: 100%; margin: 0 0 1 0; padding: 0 1; display: none;
         border: round $border; border-title-color: $primary; background: $background;
         &:focus-within {{ border: round $primary; }}
     }}
@@ -40,8 +41,13 @@ class HistorySidebar(Vertical):
     HistorySidebar Static {{ height: auto; color: $foreground 55%; margin: 1 0 0 0; }}
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back to the message", show=False, id="sidebar.leave"),
-        Binding("down", "enter_list", "To the list", show=False, id="sidebar.list"),
+        Binding("n", "new", "New conversation", show=False, id="history.new"),
+        Binding("r", "rename", "Rename", show=False, id="history.rename"),
+        Binding("d,delete", "delete", "Delete", show=False, id="history.delete"),
+        Binding("u", "undo", "Bring back what was deleted", show=False, id="history.undo"),
+        Binding("/", "search", "Search", show=False, id="history.search"),
+        Binding("down", "enter_list", "To the list", show=False, id="history.list"),
+        Binding("escape", "leave", "Back to the message", show=False, id="history.leave"),
     ]
 
     class Opened(Message):
@@ -54,6 +60,7 @@ class HistorySidebar(Vertical):
         super().__init__(id="history")
         self._history = history
         self._complete = False
+        self._renamed = 0
         self._list = ConversationList()
         self._search = Input(placeholder="Search", id="search")
         self._title = Input(placeholder="Another title", select_on_focus=False, id="new-title")
@@ -71,7 +78,7 @@ class HistorySidebar(Vertical):
     def enter(self) -> None:
         """Go into the list, which is filled anew."""
         self.reload()
-        self._list.focus()
+        self._go_to(self._list)
 
     def reload(self) -> None:
         """Ask for the conversations again, if they are shown."""
@@ -121,44 +128,60 @@ class HistorySidebar(Vertical):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         if event.input is self._search:
-            self._list.action_select()
-        elif (chosen := self._list.chosen) is not None:
-            self._history.rename(chosen.id, event.value)
+            _: Worker[None] = self.run_worker(self._open_first, group="find", exclusive=True)
+        else:
+            self._history.rename(self._renamed, event.value)
             self.action_leave()
+
+    async def _open_first(self) -> None:
+        await self._fill(keep=False)  # what is listed may be older than what was typed
+        self._list.action_select()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self._history.open(self._list.hits[event.option_index].conversation.id)
         self.post_message(self.Opened())
 
-    def on_conversation_list_asked(self, event: ConversationList.Asked) -> None:
-        chosen = self._list.chosen
-        match event.what:
-            case "new":
-                self._history.new()
-                self.post_message(self.Opened())
-            case "undo":
-                self._history.undo()
-            case "search":
-                self._search.focus()
-            case "delete" if chosen is not None:
-                self._history.delete(chosen)
-            case "rename" if chosen is not None:
-                self._title.display = True
-                self._title.value = visible(chosen.title)
-                self._title.focus()
+    def action_new(self) -> None:
+        """Begin a conversation."""
+        self._history.new()
+        self.post_message(self.Opened())
+
+    def action_rename(self) -> None:
+        """Ask for another title."""
+        if (chosen := self._list.chosen) is not None:
+            self._renamed = chosen.id
+            self._title.display = True
+            self._title.value = visible(chosen.title)
+            self._go_to(self._title)
+
+    def action_delete(self) -> None:
+        """Delete the chosen conversation."""
+        if (chosen := self._list.chosen) is not None:
+            self._history.delete(chosen)
+
+    def action_undo(self) -> None:
+        """Bring back what was deleted last."""
+        self._history.undo()
+
+    def action_search(self) -> None:
+        """Go to the search."""
+        self._go_to(self._search)
 
     def action_enter_list(self) -> None:
         """Go from the search to what was found."""
-        self._list.focus()
+        self._go_to(self._list)
+
+    def _go_to(self, widget: Widget) -> None:
+        self.screen.set_focus(widget)  # at once: the next key is for it
 
     def action_leave(self) -> None:
         """Leave the box for a title, or the search, or the sidebar."""
         if self._title.has_focus:
             self._title.display = False
-            self._list.focus()
+            self._go_to(self._list)
         elif self._search.value:
             self._search.value = ""
-            self._list.focus()
+            self._go_to(self._list)
         else:
             self.post_message(self.Left())

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from textual.pilot import Pilot
 
+from app.engine_thread import EngineThread, Generate, Load
 from app.store.tree import Tree
 from app.widgets.message_bar import MessageBar
+from inference import Engine
 from inference.errors import ContextFull
+from inference.events import Finished
+from inference.sampling import Sampling
 from tests.app.scripted_engine import Script
 from tests.app.test_chat import MakeApp, answered, chat, loaded, notifications, prompt, say, state, transcript, until
+from tests.app.test_lora_engine import QWEN3, wait
 
 
 def tree(pilot: Pilot[None]) -> Tree:
@@ -123,7 +128,7 @@ async def test_a_fork_is_a_conversation_of_its_own(make_app: MakeApp) -> None:
         old = tree(pilot)
         await pilot.press("alt+up", "alt+up", "alt+up")
         await until(pilot, lambda: "Reply 2/4" in bar(pilot))
-        await pilot.press("alt+f")
+        await pilot.press("alt+n")
         await until(pilot, lambda: "A fork of “first”" in shown(pilot))
         assert tree(pilot).id != old.id and "second" not in shown(pilot)
         await say(pilot, "other")
@@ -138,6 +143,31 @@ async def test_a_fork_is_a_conversation_of_its_own(make_app: MakeApp) -> None:
 async def test_nothing_to_do_is_said(make_app: MakeApp) -> None:
     async with make_app().run_test() as pilot:
         await loaded(pilot)
-        await pilot.press("alt+e", "alt+r", "alt+f", "alt+left", "alt+up")
+        await pilot.press("alt+e", "alt+r", "alt+n", "alt+left", "alt+up")
         for words in ("no question to edit", "no question to answer", "nothing to fork", "no other branch"):
             await until(pilot, lambda words=words: words in notifications(pilot))  # type: ignore[misc]
+
+
+def test_branches_share_what_the_cache_holds_of_their_beginning() -> None:
+    """The tiny Qwen 3 on the CPU answers a second wording: what comes before it is not computed again."""
+    thread = EngineThread(
+        lambda model, kv, progress, cancelled: model,
+        lambda path, kv, progress: Engine.open(path, device="cpu", kv=kv, progress=progress),
+        lambda name, progress, cancelled: name,
+    )
+    thread.submit(Load(str(QWEN3)))
+    before = ({"role": "user", "content": "What is a tide?"}, {"role": "assistant", "content": "The sea that rises."})
+    for number, wording in enumerate(("And the moon?", "And the moon, then?", "And the moon?")):
+        messages = (*before, {"role": "user", "content": wording})
+        thread.submit(Generate(number, messages, Sampling(temperature=0), 4))
+    timings = []
+    for _ in range(3):
+        _, events = wait(thread, Finished)
+        timings += [each.event.timings for each in events if isinstance(getattr(each, "event", None), Finished)]
+        if len(timings) >= 3:
+            break
+    thread.shutdown()
+    assert timings[0].reused_tokens == 0
+    prefix = timings[1].reused_tokens
+    assert timings[0].prompt_tokens // 2 < prefix < timings[0].prompt_tokens
+    assert timings[2].reused_tokens == prefix
