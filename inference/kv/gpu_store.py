@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from inference.errors import DoesNotFit
-from inference.gpu.buffers import BufferPool
 from inference.kernels.dispatch import Binding, CacheLayout
 from inference.kv.layout import Store
 from inference.plan.ops import ITEMSIZE, DType
+
+if TYPE_CHECKING:
+    from inference.gpu.buffers import BufferPool
 
 
 @dataclass(frozen=True)

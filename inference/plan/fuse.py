@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from inference.formats.planar import WIDENS_TO_Q8_0
 from inference.plan.fuse_lora import lora_into_matmul
@@ -25,11 +26,14 @@ class Rewrite:
 
 
 def fuse(plan: Plan, formats: WeightFormats) -> Plan:
-    """Apply all rewrites in their order."""
-    ops = list(plan.ops)
-    for rewrite in REWRITES:
-        ops = rewrite.apply(ops, formats)
-    return replace(plan, ops=tuple(ops))
+    """Apply all rewrites in their order, layer by layer: none looks beyond the ops of its own."""
+    fused: list[Op] = []
+    for _, layer in groupby(plan.ops, key=lambda op: op.layer):
+        ops = list(layer)
+        for rewrite in REWRITES:
+            ops = rewrite.apply(ops, formats)
+        fused += ops
+    return replace(plan, ops=tuple(fused))
 
 
 def common_format(names: tuple[str, ...], formats: WeightFormats) -> str | None:
