@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -23,18 +24,22 @@ def edit_text(text: str, command: str) -> str:
         raise EditorFailed(
             f"The editor {command!r} cannot be run ({error}); set VISUAL or EDITOR to another."
         ) from None
-    with tempfile.TemporaryDirectory(prefix="glasschat-") as folder:
-        file = Path(folder) / "message.md"
-        file.write_text(text, encoding="utf-8", newline="")
-        try:
+    # Ctrl+C is for the editor. A handler that does nothing is not handed down to it, as ignoring the signal would be.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with tempfile.TemporaryDirectory(prefix="glasschat-") as folder:
+            file = Path(folder) / "message.md"
+            file.write_text(text, encoding="utf-8", newline="")
             code = subprocess.run([*words, str(file)], check=False).returncode
-            if code:
-                raise EditorFailed(f"The editor {words[0]} ended with code {code}; the message stays as it was.")
             edited = file.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise EditorFailed("The editor left a file that is not UTF-8; the message stays as it was.") from None
-        except OSError as error:
-            raise EditorFailed(
-                f"The editor {command!r} cannot be run ({error.strerror}); set VISUAL or EDITOR to another."
-            ) from None
+    except UnicodeDecodeError:
+        raise EditorFailed("The editor left a file that is not UTF-8; the message stays as it was.") from None
+    except OSError as error:
+        raise EditorFailed(
+            f"The editor {command!r} cannot be run ({error.strerror}); set VISUAL or EDITOR to another."
+        ) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if code:
+        raise EditorFailed(f"The editor {words[0]} ended with code {code}; the message stays as it was.")
     return edited if text.endswith("\n") else edited.removesuffix("\n")

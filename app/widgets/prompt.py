@@ -138,13 +138,21 @@ class Prompt(ClusterArea):
         """Write on in the person's own editor. Nothing else is done until it ends, for it has the terminal."""
         try:
             with self.app.suspend():
-                text = edit_text(self._pastes.expand(self.text), self._editor)
+                result = self._edited()
         except SuspendNotSupported:
             self._warn("The terminal cannot be left to an editor here.")
-        except EditorFailed as error:
-            self._warn(str(error))
+            return
+        if isinstance(result, EditorFailed):
+            self._warn(str(result))
         else:
-            self.write(text)
+            self.write(result)
+
+    def _edited(self) -> str | EditorFailed:
+        # Nothing may be raised while the application is suspended: it would not come back.
+        try:
+            return edit_text(self._pastes.expand(self.text), self._editor)
+        except EditorFailed as error:
+            return error
 
     def _warn(self, text: str) -> None:
         self.notify(text, severity="warning", timeout=6, markup=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,14 @@ async def test_a_label_is_one_character_and_its_text_is_sent(make_app: MakeApp) 
 async def test_a_long_paste_can_be_opened_in_the_editor(
     make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.chat_app.ChatApp.suspend", lambda self: nullcontext())
+    resumed = []
+
+    @contextmanager
+    def suspend(app: MadeApp) -> Iterator[None]:
+        yield
+        resumed.append(app)  # as in Textual, not after an exception
+
+    monkeypatch.setattr("app.chat_app.ChatApp.suspend", suspend)
     (tmp_path / "editor.py").write_text(
         "import pathlib, sys\n"
         "path = pathlib.Path(sys.argv[1])\n"
@@ -127,6 +134,7 @@ async def test_a_long_paste_can_be_opened_in_the_editor(
         await pilot.press("ctrl+g")
         assert prompt(pilot).text == "1001 lines fail"
         assert "ended with code 2; the message stays as it was." in notifications(pilot)
+        assert len(resumed) == 2
 
 
 async def test_no_editor_where_the_terminal_cannot_be_left(make_app: MakeApp) -> None:

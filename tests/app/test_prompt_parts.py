@@ -68,6 +68,15 @@ def test_the_editor_gets_the_text_and_its_result_comes_back(tmp_path: Path) -> N
     assert edit_text("two\nlines ä", command) == "TWO\nLINES Ä"
 
 
+def test_an_interrupt_is_for_the_editor(tmp_path: Path) -> None:
+    body = (
+        "import os, signal\n"
+        "os.kill(os.getppid(), signal.SIGINT)\n"
+        "path.write_text(signal.getsignal(signal.SIGINT).__name__)"
+    )
+    assert edit_text("", script(tmp_path, body)) == "default_int_handler"
+
+
 @pytest.mark.parametrize(
     ("body", "said"), [("sys.exit(3)", "ended with code 3"), ("path.write_bytes(b'\\xff')", "not UTF-8")]
 )
