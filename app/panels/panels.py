@@ -142,6 +142,10 @@ class Panels:
             case Failed(command=MeasureKernels()):
                 self._kernels.show_failure(event.message)
 
+    def stop(self) -> None:
+        """The person has stopped the reply."""
+        self._trace.stop()
+
     def show_stats(self, stats: Stats) -> None:
         """New figures of a reply."""
         self._memory.show_stats(stats.memory, stats.kv)

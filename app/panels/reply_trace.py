@@ -38,6 +38,7 @@ class ReplyTrace:
         self.seconds = {name: array("d") for name in (*SPANS, *BESIDE)}
         self.first_s = 0.0
         self.interface_s = 0.0
+        self._stopped = False
         self._alternatives_end = array("q", (0,))
         self._alternative_ids = array("i")
         self._alternative_logprobs = array("d")
@@ -54,11 +55,15 @@ class ReplyTrace:
                 self.clear()
             case Prompted(ids, reused):
                 self.prompt, self.reused = ids, reused
-            case Token() if event.id >= 0:
+            case Token() if event.id >= 0 and not self._stopped:
                 self._take(event)
             case Stats() | Finished():
                 self.first_s = event.timings.ttft_s
                 self._clock()
+
+    def stop(self) -> None:
+        """The reply ends here: tokens that were sampled before the engine heard of it are no part of it."""
+        self._stopped = True
 
     def alternatives(self, index: int) -> list[tuple[int, float]]:
         """(id, log-probability) of the most likely tokens where the token `index` stands, the most likely first."""

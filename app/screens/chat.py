@@ -222,6 +222,7 @@ class ChatScreen(Screen[None]):
             return
         self._drain()
         self.conversation.stop()
+        self.panels.stop()
         self._engine.cancel()
 
     def action_toggle_panel(self, name: str) -> None:

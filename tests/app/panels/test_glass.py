@@ -94,11 +94,17 @@ def check(pilot: Pilot[None], engine: Engine) -> None:
         assert group.layout in shown(pilot, "#kv-body")
 
 
-def check_reply(pilot: Pilot[None], sequence: Any) -> None:
+def check_reply(pilot: Pilot[None], engine: Engine, sequence: Any, stopped: bool = False) -> None:
     """The panels of the last reply against what the cache holds."""
     trace = chat(pilot).panels._trace
-    # The last token has been shown, but not been read by the model.
-    assert (*trace.prompt, *trace.ids)[:-1] == sequence.token_ids
+    # The last token has been shown, but not been read by the model, unless more were sampled before it was stopped.
+    shown_ids, held = (*trace.prompt, *trace.ids), sequence.token_ids
+    assert held[: len(shown_ids) - 1] == shown_ids[:-1]
+    assert stopped or len(held) == len(shown_ids) - 1
+    tree = chat(pilot).conversation.tree
+    assert tree.active is not None
+    reply = tree.loaded(tree.active)
+    assert reply is not None and reply.text == engine.tokenizer.decode(trace.ids)
     assert all(trace.alternatives(place)[0][0] == id for place, id in enumerate(trace.ids)), (
         "greedy takes the likeliest"
     )
@@ -116,10 +122,10 @@ async def test_layout_adapter_and_cancel(real_app: Callable[..., Any]) -> None:
         await talk(pilot, "hello", 1)
         sequence: Any = app._engine._sequence
         check(pilot, engine)
-        check_reply(pilot, sequence)
+        check_reply(pilot, engine, sequence)
         before = list(sequence.token_ids)
         await talk(pilot, "more", 2)
-        check_reply(pilot, sequence)
+        check_reply(pilot, engine, sequence)
         reused = chat(pilot).panels._trace.reused
         assert before[:reused] == list(sequence.token_ids[:reused]) and reused >= len(before) - 8 > 0
         assert f"{reused} reused" in shown(pilot, "#prompt-head")
@@ -142,7 +148,7 @@ async def test_layout_adapter_and_cancel(real_app: Callable[..., Any]) -> None:
         await until(pilot, lambda: state(pilot) == "ready", 20)
         assert "adapters f32" in shown(pilot, "#memory-body"), "in use, they take memory"
         check(pilot, engine)
-        check_reply(pilot, app._engine._sequence)
+        check_reply(pilot, engine, app._engine._sequence, stopped=True)
 
 
 @pytest.mark.gpu
@@ -154,7 +160,7 @@ async def test_dtype_and_kernel(real_app: Callable[..., Any]) -> None:
             engine = await at_rest(pilot, engines, 1)
             await talk(pilot, "hello", 1)
             check(pilot, engine)
-            check_reply(pilot, app._engine._sequence)
+            check_reply(pilot, engine, app._engine._sequence)
             # The pool's own accounting is of the buffers that there are.
             pool: Any = engine.executor._pool  # type: ignore[attr-defined]
             sizes = Counter[str]()
