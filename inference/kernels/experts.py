@@ -22,7 +22,8 @@ def choose(op: Op, context: KernelContext) -> Decision:
     match op.attributes:
         case ExpertMatmul(activation=activation):
             columns = op.weights[0].columns
-            request = MatmulRequest(op.output.rows, columns, activation is not None, norm=False, caps=context.caps)
+            gated = activation is not None
+            request = MatmulRequest(op.output.rows, columns, op.output.columns, gated, norm=False, caps=context.caps)
             return select(VARIANTS, request, context.preferences)
         case _:
             return Decision("workgroup", "one workgroup a row finds the largest logits, one after another")

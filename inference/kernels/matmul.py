@@ -45,6 +45,9 @@ class Tile:
         return matrices * quads * 16 + (self.rows * self.k if norm else 0)
 
 
+FILLING = 128
+"""So many workgroups fill a large GPU: with fewer of a large tile, smaller ones are faster."""
+
 # Largest first; a tile serves steps of at least its rows.
 TILES = (Tile(64, 64, 4, 4), Tile(32, 32, 4, 2), Tile(8, 32, 2, 2))
 
@@ -55,6 +58,7 @@ class MatmulRequest:
 
     rows: int
     columns: int
+    outputs: int
     gated: bool
     norm: bool
     caps: DeviceCaps
@@ -114,7 +118,8 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
 def _request(op: Op, context: KernelContext) -> MatmulRequest:
     matmul = _attributes(op)
     gated, norm = matmul.activation is not None, matmul.norm_eps is not None
-    return MatmulRequest(op.output.rows, op.weights[0].columns, gated, norm, context.caps)
+    output = op.output
+    return MatmulRequest(output.rows, op.weights[0].columns, output.columns, gated, norm, context.caps)
 
 
 def _attributes(op: Op) -> Matmul:
@@ -123,12 +128,17 @@ def _attributes(op: Op) -> Matmul:
 
 
 def _tile(request: MatmulRequest) -> Tile | None:
-    fitting = (
+    fitting = [
         tile
         for tile in TILES
         if tile.rows <= request.rows and tile.storage(request.gated, request.norm) <= request.caps.max_workgroup_storage
-    )
-    return next(fitting, None)
+    ]
+    filling = (tile for tile in fitting if request.caps.software or _workgroups(tile, request) >= FILLING)
+    return next(filling, fitting[-1] if fitting else None)
+
+
+def _workgroups(tile: Tile, request: MatmulRequest) -> int:
+    return -(-request.rows // tile.rows) * -(-request.outputs // tile.columns)
 
 
 def _out_rows(request: MatmulRequest, part: WeightPart) -> int:

@@ -15,7 +15,7 @@ from inference.formats.ggml_types import TYPES_BY_NAME
 from inference.formats.planar import FORMATS, PlanarTensor, from_dense, from_ggml
 from inference.kernels import matmul
 from inference.kernels.base import KernelPreference
-from inference.kernels.dispatch import STATE, KernelContext, tensor
+from inference.kernels.dispatch import STATE, DeviceWeight, KernelContext, WeightPart, tensor
 from inference.plan.ops import Matmul, Op, TensorRef, WeightRef
 from tests.inference.kernels.harness import Gpu, place_weight, run
 from tests.inference.random_blocks import random_blocks
@@ -166,3 +166,15 @@ def test_small_workgroup_memory_takes_a_smaller_tile(gpu: Gpu) -> None:
     small = replace(gpu, caps=replace(gpu.caps, max_workgroup_storage=16384))
     weight = make_weight("Q4_0", 128, 64, np.random.default_rng(4))
     check(small, weight, Matmul(norm_eps=1e-5, activation="silu"), "tiled", rows=64, max_rows=64)
+
+
+@pytest.mark.parametrize(("outputs", "columns"), [(576, 32), (4096, 64)])
+def test_a_gpu_gets_a_tile_that_fills_it(gpu: Gpu, outputs: int, columns: int) -> None:
+    real = replace(gpu.caps, software=False)
+    ref = WeightRef(("w",), outputs, 64)
+    weight = DeviceWeight("w", FORMATS["f32"], 64, (WeightPart(0, outputs),))
+    x, y = TensorRef("x", 256, 64, "f32"), TensorRef("y", 256, outputs, "f32")
+    op = Op("matmul", "matmul", 0, (x,), y, Matmul(), (ref,))
+    context = KernelContext(real, 256, "f32", 256, {ref: weight})
+    (dispatch,) = matmul.dispatches(op, matmul.choose(op, context), context)
+    assert dispatch.constants["TILE_COLUMNS"] == columns
