@@ -74,6 +74,9 @@ async def test_another_reply_is_another_branch(make_app: MakeApp) -> None:
         await until(pilot, lambda: "Scripted-135M < 2/2 >" in shown(pilot))
         await pilot.press("alt+r")
         await until(pilot, lambda: "Scripted-135M < 3/3 >" in shown(pilot))
+        await answered(pilot)
+        await say(pilot, "/edit")
+        await until(pilot, lambda: prompt(pilot).text == "why?")
 
 
 async def test_a_message_is_chosen_with_keys_and_left_with_escape(make_app: MakeApp) -> None:

@@ -149,6 +149,8 @@ def test_the_last_model_used_is_used_again(chat: Any, model: str) -> None:
         ("bench", "--random", "9b"),
         ("bench", "--matmul", "--depth", "5"),
         ("ask", "x", "--kv", "heap"),
+        ("--continue", "ask", "x"),
+        ("--continue",),
     ],
 )
 def test_wrong_usage_gives_2(chat: Any, model: str, arguments: tuple[str, ...], capfd: Any) -> None:

@@ -72,7 +72,7 @@ async def test_changes_are_saved_at_once_and_take_effect(make_app: MakeApp) -> N
         await find(pilot, "layout")
         await pilot.press("enter", "down", "enter")
         await until(pilot, lambda: saved(app).kv == "contiguous")
-        app.set_setting("reduced_motion on")
+        app._settings.run("reduced_motion on")
         assert saved(app).reduced_motion
         assert app.animation_level == "none"
         await find(pilot, "system")
@@ -147,7 +147,7 @@ async def test_what_cannot_be_saved_holds_for_this_run(make_app: MakeApp) -> Non
     app.settings_file.write_text("[broken")
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        app.set_setting("theme glass-light")
+        app._settings.run("theme glass-light")
         assert app.theme == "glass-light"
         await until(pilot, lambda: "could not be saved" in transcript(pilot).text)
         # Told once, at the start.
