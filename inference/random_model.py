@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -58,8 +59,8 @@ class RandomStore(WeightStore):
     def __init__(self, config: ModelConfig, format_name: str, seed: int = 0) -> None:
         self.file = RandomFile(Path(config.name), _tensors(config, format_name))
         super().__init__(self.file, config)
-        self._random = np.random.default_rng(seed)
-        self._words = self._random.integers(0, 2**32, PIECE, np.uint32)
+        self._seed = seed
+        self._words = np.random.default_rng(seed).integers(0, 2**32, PIECE, np.uint32)
 
     def load(self, ref: WeightRef) -> PlanarTensor:
         name = common_format(ref.sources, self.formats)
@@ -68,25 +69,16 @@ class RandomStore(WeightStore):
             ones = np.ones((ref.rows, ref.columns), np.float32)
             return PlanarTensor(FORMATS[name], ref.rows, ref.columns, {"low": ones.view(np.uint32)})
         form = FORMATS[name]
-        piece = self._floats(form, ref.columns) if form.dense else self._words
+        random = np.random.default_rng((self._seed, crc32(ref.name.encode())))
+        piece = _floats(random, form, ref.columns) if form.dense else self._words
         constant = _scale_words(form, ref.columns)
         planes = {
             plane: np.full((ref.rows, words), constant[plane], np.uint32)
             if plane in constant
-            else np.resize(np.roll(piece, self._random.integers(PIECE)), (ref.rows, words))
+            else np.resize(np.roll(piece, random.integers(PIECE)), (ref.rows, words))
             for plane, words in form.row_words(ref.columns).items()
         }
         return PlanarTensor(form, ref.rows, ref.columns, planes)
-
-    def _floats(self, form: PlanarFormat, columns: int) -> Words:
-        """Words of normal deviates whose variance is 1 / columns."""
-        values = self._random.standard_normal(2 * PIECE, np.float32) / np.float32(columns**0.5)
-        match form.name:
-            case "f32":
-                return values[:PIECE].view(np.uint32)
-            case "f16":
-                return values.astype(np.float16).view(np.uint32)
-        return (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16).view(np.uint32)
 
 
 def random_config(values: Mapping[str, Any], name: str, format_name: str = DEFAULT_FORMAT) -> ModelConfig:
@@ -123,6 +115,17 @@ def _tensors(config: ModelConfig, format_name: str) -> dict[str, TensorInfo]:
             nbytes = ref.rows * ref.columns // kind.block_size * kind.block_bytes
             found[stored.tensor] = TensorInfo(stored.tensor, kind.name, shape, 0, nbytes)
     return found
+
+
+def _floats(random: np.random.Generator, form: PlanarFormat, columns: int) -> Words:
+    """Words of normal deviates whose variance is 1 / columns."""
+    values = random.standard_normal(2 * PIECE, np.float32) / np.float32(columns**0.5)
+    match form.name:
+        case "f32":
+            return values[:PIECE].view(np.uint32)
+        case "f16":
+            return values.astype(np.float16).view(np.uint32)
+    return (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16).view(np.uint32)
 
 
 def _scale_words(form: PlanarFormat, columns: int) -> dict[str, int]:
