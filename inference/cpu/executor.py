@@ -16,7 +16,6 @@ from inference.cpu import rowwise
 from inference.cpu.kernels import choose_product, explain_kernel
 from inference.cpu.program import Program, Step, make_program
 from inference.cpu.threads import RowThreads
-from inference.cpu.weights import dequantize, in_threads
 from inference.events import MemoryStats
 from inference.executor import SampleRequest, StepCost, StepTimes, host_stream
 from inference.host_memory import peak_resident_bytes
@@ -96,8 +95,11 @@ class NumpyExecutor:
         """Dequantise every weight to float32; `progress` hears (weights done, weights in all)."""
         plan = self.plan(1, "last")
         products = self._products(plan)
-        refs = [*{self._store.storage(ref): ref for op in plan.ops for ref in op.weights}.values()]
-        in_threads(lambda ref: self._weight(ref, products), refs, progress or (lambda *_: None))
+        refs = [ref for op in plan.ops for ref in op.weights]
+        for done, ref in enumerate(refs):
+            self._weight(ref, products)
+            if progress is not None:
+                progress(done + 1, len(refs))
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         self.adapters = adapters
@@ -239,8 +241,9 @@ class NumpyExecutor:
             return self._adapter_weights[ref]
         key = self._store.storage(ref)
         if key not in self._weights:
+            weight = self._store.load(ref).dequantize()
             by_columns = key in products and self._product.variant == "column_major"
-            self._weights[key] = dequantize(self._store.load(ref), by_columns)
+            self._weights[key] = np.asfortranarray(weight) if by_columns else weight
         return self._weights[key]
 
     def _rope_rows(self, rope: RopeConfig, cache: NumpyCache, rows: int) -> np.ndarray:
