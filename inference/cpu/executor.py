@@ -16,6 +16,7 @@ from inference.cpu import rowwise
 from inference.cpu.kernels import choose_product, explain_kernel
 from inference.cpu.program import Program, Step, make_program
 from inference.cpu.threads import RowThreads
+from inference.cpu.weights import HostWeights
 from inference.events import MemoryStats
 from inference.executor import SampleRequest, StepCost, StepTimes, host_stream
 from inference.host_memory import peak_resident_bytes
@@ -23,7 +24,7 @@ from inference.kernels.base import KernelPreference
 from inference.kv.factory import NumpyCaches, NumpyStore
 from inference.kv.layout import KvCache, LayerGroup
 from inference.lora.adapter_set import AdapterSet
-from inference.models.config import ModelConfig, RopeConfig, StoredWeight
+from inference.models.config import ModelConfig, RopeConfig
 from inference.plan.build import build
 from inference.plan.explain import PlanRow, explain
 from inference.plan.fuse import fuse
@@ -33,7 +34,6 @@ from inference.plan.ops import (
     Embed,
     KvAppend,
     Logits,
-    Matmul,
     Op,
     Plan,
     Rope,
@@ -78,13 +78,15 @@ class NumpyExecutor:
         self._fused = fused
         self.adapters = AdapterSet(config)
         self._adapter_weights: dict[WeightRef, np.ndarray] = {}
-        self._weights: dict[tuple[StoredWeight, ...], np.ndarray] = {}
         self._product = choose_product(preferences)
+        self._weights = HostWeights(store, by_columns=self._product.variant == "column_major")
         self._plans: dict[tuple[bool, Logits, bool], Plan] = {}
         self._programs: dict[tuple[bool, Logits], Program] = {}
         self._rope = RopeTables()
         self._blas = ThreadpoolController().select(user_api="blas")
-        self._row_threads = RowThreads(max((library.num_threads for library in self._blas.lib_controllers), default=1))
+        # As many as BLAS would take: it counts the cores that this process may use.
+        self._num_threads = max((library.num_threads for library in self._blas.lib_controllers), default=1)
+        self._row_threads = RowThreads(self._num_threads)
         self._caches = NumpyCaches(config, groups, self.chunk)
         # Never filled: layouts for what is asked without a sequence at hand.
         self._any_cache = self._caches.new(config.max_context)
@@ -93,13 +95,7 @@ class NumpyExecutor:
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Dequantise every weight to float32; `progress` hears (weights done, weights in all)."""
-        plan = self.plan(1, "last")
-        products = self._products(plan)
-        refs = [ref for op in plan.ops for ref in op.weights]
-        for done, ref in enumerate(refs):
-            self._weight(ref, products)
-            if progress is not None:
-                progress(done + 1, len(refs))
+        self._weights.load(self.plan(1, "last"), self._num_threads, progress)
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         self.adapters = adapters
@@ -155,8 +151,7 @@ class NumpyExecutor:
         return explain(plan, decisions, "cpu", dict.fromkeys(self._store.formats | self.adapters.formats, "f32"))
 
     def memory(self) -> MemoryStats:
-        held = {id(array): array.nbytes for array in self._weights.values()}
-        by_format = {"f32": sum(held.values())}
+        by_format = {"f32": self._weights.nbytes}
         if adapters := sum(array.nbytes for array in self._adapter_weights.values()):
             by_format["adapters f32"] = adapters
         weights = sum(by_format.values())
@@ -195,17 +190,9 @@ class NumpyExecutor:
         key = (rows == 1, logits)
         if key not in self._programs:
             plan = self.plan(rows, logits)
-            products = self._products(plan)
-            self._programs[key] = make_program(plan, lambda ref: self._weight(ref, products))
+            self._weights.load(plan)
+            self._programs[key] = make_program(plan, self._weight)
         return self._programs[key]
-
-    def _products(self, plan: Plan) -> frozenset[tuple[StoredWeight, ...]]:
-        """The matrices of the file that a matmul of the plan multiplies by."""
-        refs = [op.weights[0] for op in plan.ops if isinstance(op.attributes, Matmul)]
-        return frozenset(self._store.storage(ref) for ref in refs if not self._is_adapter(ref))
-
-    def _is_adapter(self, ref: WeightRef) -> bool:
-        return ref.sources[0] in self.adapters.formats
 
     def _run_program(
         self, program: Program, cache: NumpyCache, ids: Sequence[int], observe: Observer | None = None
@@ -230,21 +217,13 @@ class NumpyExecutor:
     def _kv_bytes(self) -> int:
         return self._caches.nbytes
 
-    def _weight(self, ref: WeightRef, products: frozenset[tuple[StoredWeight, ...]]) -> np.ndarray:
-        """(rows, columns) float32, stored by columns if it is one of `products` and the kernel wants it so.
-
-        A tied head and embedding are one array.
-        """
-        if self._is_adapter(ref):
-            if ref not in self._adapter_weights:
-                self._adapter_weights[ref] = self.adapters.load(ref).dequantize()
-            return self._adapter_weights[ref]
-        key = self._store.storage(ref)
-        if key not in self._weights:
-            weight = self._store.load(ref).dequantize()
-            by_columns = key in products and self._product.variant == "column_major"
-            self._weights[key] = np.asfortranarray(weight) if by_columns else weight
-        return self._weights[key]
+    def _weight(self, ref: WeightRef) -> np.ndarray:
+        """(rows, columns) float32."""
+        if ref.sources[0] not in self.adapters.formats:
+            return self._weights[ref]
+        if ref not in self._adapter_weights:
+            self._adapter_weights[ref] = self.adapters.load(ref).dequantize()
+        return self._adapter_weights[ref]
 
     def _rope_rows(self, rope: RopeConfig, cache: NumpyCache, rows: int) -> np.ndarray:
         return self._rope.rows(rope, cache.length, cache.length + rows)
