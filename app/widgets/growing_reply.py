@@ -11,7 +11,7 @@ from textual.strip import Strip
 
 from app.theme import Look
 from app.widgets.column import lay_out_all, strips
-from app.widgets.markdown_blocks import MarkdownStream
+from app.widgets.markdown_blocks import MarkdownStream, feed_all
 from app.widgets.render import Item, Laid, Note, lay_out_growing
 from app.widgets.thought import GrowingThought
 
@@ -87,4 +87,4 @@ class GrowingReply:
             if text or ended:
                 done.append(self.thought.ended(answered=bool(text)))
                 self.thought = None
-        return [*done, *self.stream.feed(text, ended)]
+        return [*done, *feed_all(self.stream, text, ended)]

@@ -1,12 +1,15 @@
 """Cuts growing Markdown into blocks: those that are finished, and the last, which may still change.
 
 Each block is rendered on its own, so that a long reply costs no more per token than a short one. A list is cut
-between its items, a long fence between its lines, and a very long paragraph where no markup is open.
+between its items, a long fence between its lines, a long table between its rows, and a very long paragraph where no
+markup is open. Parsing what nests ever deeper takes more time the longer it is: where a block grows very long and has
+no place to be cut, what there is of it is shown as it was written.
 """
 
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -18,11 +21,15 @@ from app.widgets.code import lexer_for, may_cut_after
 
 # Raw HTML and link definitions stay text: nothing of a reply is dropped.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("reference")
+_PLAIN = MarkdownIt("zero")  # paragraphs of text
 
 _CODE_LINES = 40  # a growing fence is cut when it is longer
 _CODE_LINES_HARD = 300  # and then even inside a string or comment
 _PARAGRAPH_CHARS = 3000  # a growing paragraph is cut when it is longer
-_PARAGRAPH_CHARS_HARD = 8000  # and then even where markup may be open
+_PARAGRAPH_CHARS_HARD = 6000  # and then even where markup may be open
+_TABLE_ROWS = 60  # a growing table is cut when it has more, and its header repeated
+_PIECE_CHARS = 2000
+_CHARS_HARD = 16_000  # a growing block that is longer and cannot be cut is finished
 _PARAGRAPH_KEEP = 400
 
 
@@ -33,6 +40,7 @@ class Block:
     `source` is Markdown, or for `code` the bare code. `gap` asks for an empty line above. `number` is the number of
     an ordered list's item. `joined` says that the block goes on from the one before it: for code without a label of
     its own, for prose on the same line after that separator. `open_end` says that another will be joined to it.
+    `plain` prose is text as it is.
     """
 
     kind: Literal["prose", "item", "code"]
@@ -42,11 +50,12 @@ class Block:
     number: int | None = None
     joined: str | None = None
     open_end: bool = False
+    plain: bool = False
 
 
-def parse(source: str) -> list[Token]:
+def parse(source: str, plain: bool = False) -> list[Token]:
     """The tokens of `source`. Line breaks inside a paragraph are kept: models write verse and addresses with them."""
-    tokens = _PARSER.parse(source)
+    tokens = (_PLAIN if plain else _PARSER).parse(source)
     for token in tokens:
         # An address in angle brackets is its own text; as a link it would be shown twice.
         token.children = [child for child in token.children or () if child.markup != "autolink"] or None
@@ -88,6 +97,8 @@ class MarkdownStream:
             following = rest[0] if rest else None
             self._tail = "\n".join(lines[following.start :]) if following else ""
             self._next = replace(following.block, source="") if following else Block("prose", "")
+        if not located:
+            self._tail = lines[-1]
         if len(rest) == 1 and (cut := self._cut_long(rest[0])):
             done += cut
             rest = self._locate(parse(self._tail))
@@ -139,18 +150,38 @@ class MarkdownStream:
         block, lines = last.block, self._tail.split("\n")
         if block.kind == "code":
             code = block.source.split("\n")
-            if len(code) <= _CODE_LINES or (cut := _code_cut(code, block.language)) == 0:
+            if len(code) > _CODE_LINES and (cut := _code_cut(code, block.language)):
+                done, rest = "\n".join(code[:cut]), "\n".join(lines[last.start + 1 + cut :])
+            elif len(block.source) > _CHARS_HARD:
+                end = max(block.source.rfind("\n", 0, _CHARS_HARD), 0) or _CHARS_HARD
+                done, rest = block.source[:end], block.source[end:].removeprefix("\n")
+            else:
                 return []
-            self._tail = "\n".join([lines[last.start], *lines[last.start + 1 + cut :]])
+            self._tail = f"{lines[last.start]}\n{rest}"
             self._next = replace(block, source="", gap=False, joined="")
-            return [replace(block, source="\n".join(code[:cut]))]
-        if block.kind == "prose" and len(block.source) > _PARAGRAPH_CHARS and _is_paragraph(block.source):
+            return [replace(block, source=done)]
+        paragraph = block.kind == "prose" and len(block.source) > _PARAGRAPH_CHARS and _is_paragraph(block.source)
+        if paragraph:
             cut, separator = _paragraph_cut(block.source)
             if cut:
                 self._tail = self._tail[self._tail.index(block.source) + cut + len(separator) :]
                 self._next = Block("prose", "", gap=False, joined=separator)
                 return [replace(block, source=block.source[:cut], open_end=True)]
+        if block.kind == "prose" and (rows := _table_rows(block.source)) > _TABLE_ROWS:
+            table = block.source.split("\n")
+            self._tail = "\n".join([*table[:2], *lines[last.start + 1 + rows :]])
+            self._next = Block("prose", "", gap=False)
+            return [replace(block, source="\n".join(table[: 1 + rows]))]
+        if len(block.source) > (_PARAGRAPH_CHARS_HARD if paragraph else _CHARS_HARD):
+            self._tail, self._next = "", Block("prose", "", gap=False)
+            return [replace(block, kind="prose", plain=True)]
         return []
+
+
+def feed_all(stream: MarkdownStream, text: str, ended: bool) -> Iterator[Block]:
+    """Feed text of any length as if it grew, so that it is cut where it would be then."""
+    for start in range(0, max(len(text), 1), _PIECE_CHARS):
+        yield from stream.feed(text[start : start + _PIECE_CHARS], ended and start + _PIECE_CHARS >= len(text))
 
 
 def _finished(located: list[_Located], lines: list[str]) -> int:
@@ -178,6 +209,14 @@ def _code_cut(code: list[str], language: str) -> int:
             if may_cut_after(kind) and following[:1] not in ("", " ", "\t", ")", "]", "}"):
                 best = newline
     return best or (len(code) - 2 if len(code) > _CODE_LINES_HARD else 0)
+
+
+def _table_rows(source: str) -> int:
+    """How many rows a table has below its header; 0 for what is no table."""
+    lines = source.split("\n", 2)
+    if len(lines) < 3 or not lines[1].strip().startswith(("|", ":", "-")) or lines[2].count("\n") < _TABLE_ROWS:
+        return 0
+    return sum(token.type == "tr_open" for token in _PARSER.parse(source)) - 1
 
 
 def _is_paragraph(source: str) -> bool:

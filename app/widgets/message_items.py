@@ -8,11 +8,11 @@ from app.conversation import split_thought, thought_length
 from app.notes import branch_mark, figures_line, reply_name
 from app.sanitize import visible
 from app.store.records import Message
-from app.widgets.markdown_blocks import MarkdownStream
+from app.widgets.markdown_blocks import MarkdownStream, feed_all
 from app.widgets.render import Item, Note
 from app.widgets.thought import Thought
 
-_PIECE_CHARS = 2000  # a text is cut into blocks as if it grew, so that a very long line is too
+_SHOWN_CHARS = 20_000
 
 
 def message_items(message: Message, place: tuple[int, int], unfolded: bool) -> list[Item]:
@@ -21,8 +21,10 @@ def message_items(message: Message, place: tuple[int, int], unfolded: bool) -> l
 
 
 def question_items(text: str, place: tuple[int, int]) -> Iterator[Note]:
-    """The items of a question."""
-    yield Note("user", visible(text))
+    """The items of a question, of which only so much is shown as anybody reads again."""
+    yield Note("user", visible(text[:_SHOWN_CHARS]))
+    if (rest := len(text) - _SHOWN_CHARS) > 0:
+        yield Note("figures", f"… {rest:,} more characters are part of the message", gap=False)
     if mark := branch_mark(place):
         yield Note("figures", mark, gap=False)
 
@@ -37,8 +39,7 @@ def _reply(message: Message, place: tuple[int, int], unfolded: bool) -> Iterator
     if thought:
         yield Thought(thought, *thought_length(message), bool(answer), unfolded)
     stream = MarkdownStream(gap=bool(thought))
-    for start in range(0, len(answer), _PIECE_CHARS):
-        yield from stream.feed(answer[start : start + _PIECE_CHARS], start + _PIECE_CHARS >= len(answer))
+    yield from feed_all(stream, answer, ended=True)
     adapters = message.settings.get("loras")
     words = visible(adapters) if isinstance(adapters, str) else ""
     yield Note("figures", figures_line(message.finish_reason, message.figures, words))

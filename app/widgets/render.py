@@ -68,7 +68,7 @@ def lay_out(item: Item, width: int, look: Look, carry: Text | None = None) -> La
     if item.kind == "code":
         lines = _code_lines(item, inner, look, console)
         return Laid(item, width, look, tuple(strips(_with_gap(lines, item.gap), width, look)))
-    tokens = parse(item.source)
+    tokens = parse(item.source, item.plain)
     for token in tokens:
         if token.type == "ordered_list_open" and token.level == 0 and item.number is not None:
             token.attrs["start"] = item.number

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
 from app.theme import make_look
-from app.widgets.markdown_blocks import Block, MarkdownStream
+from app.widgets.markdown_blocks import Block, MarkdownStream, feed_all
 from app.widgets.render import lay_out
 
 LOOK = make_look({})
@@ -168,3 +169,37 @@ def test_any_table_fits_its_width(rows: list[list[str]]) -> None:
 
 def test_an_address_in_angle_brackets_is_shown_once() -> None:
     assert shown(stream("see <http://example.org> there", 4)).strip() == "see http://example.org there"
+
+
+@pytest.mark.parametrize(
+    ("piece", "most"), [("[", 7000), ("**a ", 7000), ("<", 7000), ("~~a", 7000), ("\\", 7000), ("- ", 17_000)]
+)
+def test_what_has_no_place_to_be_cut_does_not_grow_forever(piece: str, most: int) -> None:
+    stream, blocks, text = MarkdownStream(), [], ""
+    while len(text) < most + 2000:
+        text += piece * (1000 // len(piece))
+        blocks += stream.feed(piece * (1000 // len(piece)))
+        assert sum(len(block.source) for block in stream.growing) <= most
+    blocks += stream.feed("", ended=True)
+    assert "".join(block.source for block in blocks).replace(" ", "") == text.replace(" ", "")
+
+
+def test_a_very_long_line_of_code_is_cut_and_loses_nothing() -> None:
+    stream, code = MarkdownStream(), "x" * 50_000 + "\n" + "y" * 20_000
+    blocks = [*feed_all(stream, f"```\n{code}\n```", ended=True)]
+    assert {block.kind for block in blocks} == {"code"} and len(blocks) > 3
+    assert max(len(block.source) for block in blocks) < 20_000
+    assert "".join(block.source for block in blocks).replace("\n", "") == code.replace("\n", "")
+
+
+def test_a_long_table_is_finished_in_pieces_with_its_header() -> None:
+    rows = [f"| {row} | {row * row} |" for row in range(500)]
+    stream, blocks = MarkdownStream(), []
+    for line in ("| n | square |", "|---|---|", *rows):
+        blocks += stream.feed(line + "\n")
+        assert sum(len(block.source) for block in stream.growing) < 3000
+    blocks += stream.feed("\nAfter.", ended=True)
+    *tables, after = [block.source.split("\n") for block in blocks]
+    assert after == ["After."] and len(tables) > 5
+    assert [row for table in tables for row in table[2:]] == rows
+    assert all(table[:2] == ["| n | square |", "|---|---|"] for table in tables)
