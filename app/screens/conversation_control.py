@@ -31,7 +31,7 @@ class ConversationControl:
 
     `tree` is the conversation with its branches, `view` what the transcript shows of it. `note` writes in the
     transcript, `hint` shows a passing message, `show_stats` is given new figures of a reply, from time to time.
-    `sampling` and `max_tokens` are those of the next reply.
+    `sampling` and `max_tokens` are those of the next reply, `system` is the system prompt of a new conversation.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class ConversationControl:
         self._give_stats = show_stats
         self.sampling = start.sampling
         self.max_tokens = start.max_tokens
+        self.system = start.system
         self.tree = store.new(start.system)
         self.view = BranchView(store, transcript, lambda text: note(text, "error"))
         self._left_out: set[int] = set()

@@ -66,7 +66,7 @@ class HistoryControl:
     def new(self) -> None:
         """Begin another conversation."""
         if self._conversation.is_free("Then /new."):
-            tree = self._store.new(self._conversation.tree.system)
+            tree = self._store.new(self._conversation.system)
             self._conversation.view.begin(lambda: self._show(tree))
 
     def open(self, id: int) -> None:
@@ -105,6 +105,8 @@ class HistoryControl:
         await self._conversation.view.show(tree)
         if tree.active is None:
             self._note("A new conversation.", "notice")
+        elif tree.system != self._conversation.system:
+            self._note("This conversation has a system prompt of its own; /system shows it.", "notice")
         # The texts further up are not shown yet, but a model will be given them, and the prompt remembers questions.
         messages = await self._store.messages(tree, [node.id for node in tree.path()])
         await self.recall(message.text for message in messages if message.role == "user")

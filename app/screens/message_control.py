@@ -42,18 +42,24 @@ class MessageControl:
 
     def choose(self, step: int) -> None:
         """Choose the message before (-1) or after (1) the chosen one; the last one first, and none after it."""
-        if self.editing is not None or not self._conversation.is_free("Then a message can be chosen."):
+        tree, view = self._conversation.tree, self._conversation.view
+        if self.editing is not None or view.busy or self._conversation.busy:
             return
-        path = [node.id for node in self._conversation.tree.path()]
-        at = path.index(self.chosen.id) if self.chosen else len(path)
-        if 0 <= at + step < len(path):
-            self._conversation.view.begin(lambda: self._show_chosen(path[at + step]))
-        elif step > 0:
+        path = [node.id for node in tree.path()]
+        at = (path.index(self.chosen.id) if self.chosen else len(path)) + step
+        if at == len(path):
             self.leave()
+        elif 0 <= at < len(path) and view.shows(tree, path[at]):
+            self._choose(path[at])
+        elif 0 <= at < len(path):
+            view.begin(lambda: self._show_chosen(path[at]))
 
     async def _show_chosen(self, message: int) -> None:
+        await self._conversation.view.show_back_to(self._conversation.tree, message)
+        self._choose(message)
+
+    def _choose(self, message: int) -> None:
         tree = self._conversation.tree
-        await self._conversation.view.show_back_to(tree, message)
         self._chosen = message
         self._transcript.choose(message)
         path = tree.path()
@@ -136,4 +142,4 @@ class MessageControl:
         tree.show(new)
         self._transcript.cut(old)
         await self._conversation.view.show_from(tree, new)
-        await self._show_chosen(new)
+        self._choose(new)

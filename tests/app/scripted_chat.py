@@ -15,8 +15,8 @@ from tests.app.scripted_engine import Script, opener, resolve, resolve_adapter
 
 
 def main(folder: Path, resume: bool) -> None:
-    """Talk, with a history in `folder`; replies count, n0, n1 ..., a hundred a second."""
-    open_engine, _ = opener(Script(pieces=tuple(f"n{number} " for number in range(100_000)), tokens_per_s=100))
+    """Talk, with a history in `folder`; replies count, n0, n1 ..., 300 a second."""
+    open_engine, _ = opener(Script(pieces=tuple(f"n{number} " for number in range(100_000)), tokens_per_s=300))
     engine, store = EngineThread(resolve, open_engine, resolve_adapter), Store(folder / "history.db")
     sources = Sources(folder / "settings.toml", {"theme": "glass"})
     ChatApp(engine, store, lambda device: [], lambda path, device: FIT, sources, Start("m", resume=resume)).run()

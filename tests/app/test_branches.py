@@ -12,7 +12,7 @@ from inference.errors import ContextFull
 from inference.events import Finished
 from inference.sampling import Sampling
 from tests.app.scripted_engine import Script
-from tests.app.test_chat import MakeApp, answered, chat, loaded, notifications, prompt, say, state, transcript, until
+from tests.app.test_chat import MakeApp, answered, chat, loaded, notifications, prompt, state, transcript, until
 from tests.app.test_lora_engine import QWEN3, wait
 
 
@@ -25,6 +25,12 @@ def bar(pilot: Pilot[None]) -> str:
     return str(widget.render()) if widget.display else ""
 
 
+async def tell(pilot: Pilot[None], text: str) -> None:
+    """Send a message or a command, without the time that typing takes."""
+    prompt(pilot).load_text(text)
+    await pilot.press("enter")
+
+
 def shown(pilot: Pilot[None]) -> str:
     return transcript(pilot).text
 
@@ -33,9 +39,9 @@ async def test_an_edited_question_is_another_branch(make_app: MakeApp) -> None:
     app = make_app(Script(pieces=("Yes.",)))
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        await say(pilot, "first")
+        await tell(pilot, "first")
         await answered(pilot)
-        await say(pilot, "second")
+        await tell(pilot, "second")
         await answered(pilot, 2)
         await pilot.press("x", "alt+up", "alt+up", "alt+up", "alt+up")
         await until(pilot, lambda: "Question 1/4" in bar(pilot))
@@ -51,7 +57,7 @@ async def test_an_edited_question_is_another_branch(make_app: MakeApp) -> None:
         assert "first!" not in shown(pilot) and "Question 1/4 · branch 1/2" in bar(pilot)
         await pilot.press("alt+left")
         await until(pilot, lambda: "the first of 2 branches" in notifications(pilot))
-        await say(pilot, "third")
+        await tell(pilot, "third")
         await until(pilot, lambda: len(app.engines[0].prompts) == 4)
         said = [turn["content"] for turn in app.engines[0].prompts[-1]]
         assert said == ["first", "Yes.", "second", "Yes.", "third"]
@@ -61,9 +67,9 @@ async def test_another_reply_is_another_branch(make_app: MakeApp) -> None:
     app = make_app(Script(pieces=("Yes.",)))
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        await say(pilot, "why?")
+        await tell(pilot, "why?")
         await answered(pilot)
-        await say(pilot, "/retry")
+        await tell(pilot, "/retry")
         await until(pilot, lambda: "Scripted-135M < 2/2 >" in shown(pilot))
         await answered(pilot)
         assert app.engines[0].prompts == [[{"role": "user", "content": "why?"}]] * 2
@@ -75,7 +81,7 @@ async def test_another_reply_is_another_branch(make_app: MakeApp) -> None:
         await pilot.press("alt+r")
         await until(pilot, lambda: "Scripted-135M < 3/3 >" in shown(pilot))
         await answered(pilot)
-        await say(pilot, "/edit")
+        await tell(pilot, "/edit")
         await until(pilot, lambda: prompt(pilot).text == "why?")
 
 
@@ -83,7 +89,7 @@ async def test_a_message_is_chosen_with_keys_and_left_with_escape(make_app: Make
     app = make_app(Script(pieces=("line\n\n",) * 60))
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        await say(pilot, "why?")
+        await tell(pilot, "why?")
         await answered(pilot)
         view = transcript(pilot)
         await pilot.press("alt+up", "alt+up", "alt+up")
@@ -104,17 +110,17 @@ async def test_a_reply_that_fails_leaves_what_was_there(make_app: MakeApp) -> No
     app = make_app(Script(pieces=("Yes.",)))
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        await say(pilot, "why?")
+        await tell(pilot, "why?")
         await answered(pilot)
         app.engines[0].script = Script(error=ContextFull("99 tokens do not fit"))
-        await say(pilot, "/retry")
+        await tell(pilot, "/retry")
         await until(pilot, lambda: "99 tokens do not fit" in shown(pilot))
         assert "Yes." in shown(pilot) and "< " not in shown(pilot)
-        await say(pilot, "and?")
+        await tell(pilot, "and?")
         await until(pilot, lambda: "No reply." in shown(pilot))
         assert "▌ and?" in shown(pilot) and state(pilot) == "ready"
         app.engines[0].script = Script(pieces=("No.",))
-        await say(pilot, "or?")
+        await tell(pilot, "or?")
         await until(pilot, lambda: "▌ or?\n  < 2/2 >" in shown(pilot))
         await answered(pilot, 2)
         assert [turn["content"] for turn in app.engines[0].prompts[-1]] == ["why?", "Yes.", "or?"]
@@ -124,9 +130,9 @@ async def test_a_fork_is_a_conversation_of_its_own(make_app: MakeApp) -> None:
     app = make_app(Script(pieces=("Yes.",)), system="Be brief.")
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        await say(pilot, "first")
+        await tell(pilot, "first")
         await answered(pilot)
-        await say(pilot, "second")
+        await tell(pilot, "second")
         await answered(pilot, 2)
         old = tree(pilot)
         await pilot.press("alt+up", "alt+up", "alt+up")
@@ -134,7 +140,7 @@ async def test_a_fork_is_a_conversation_of_its_own(make_app: MakeApp) -> None:
         await pilot.press("alt+n")
         await until(pilot, lambda: "A fork of “first”" in shown(pilot))
         assert tree(pilot).id != old.id and "second" not in shown(pilot)
-        await say(pilot, "other")
+        await tell(pilot, "other")
         await until(pilot, lambda: len(app.engines[0].prompts) == 3)
         said = [turn["content"] for turn in app.engines[0].prompts[-1]]
         assert said == ["Be brief.", "first", "Yes.", "other"]

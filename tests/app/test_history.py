@@ -15,7 +15,8 @@ from app.widgets.conversation_list import ConversationList
 from app.widgets.history_sidebar import HistorySidebar
 from inference.thinking import KNOWN_MARKS
 from tests.app.scripted_engine import Script
-from tests.app.test_chat import MakeApp, answered, chat, loaded, notifications, prompt, say, state, transcript, until
+from tests.app.test_branches import tell
+from tests.app.test_chat import MakeApp, answered, chat, loaded, notifications, prompt, state, transcript, until
 
 
 def sidebar(pilot: Pilot[None]) -> HistorySidebar:
@@ -58,7 +59,7 @@ async def test_a_reply_is_kept_while_it_grows_and_when_the_program_ends(make_app
     pieces = tuple(f"w{i} \x1b" for i in range(5000))
     async with make_app(Script(pieces=pieces, tokens_per_s=100), history=path).run_test() as pilot:
         await loaded(pilot)
-        await say(pilot, "go")
+        await tell(pilot, "go")
         await until(pilot, lambda: "w60" in transcript(pilot).text)
         begun = time.monotonic()
         question, reply = await stored(path)
@@ -73,7 +74,7 @@ async def test_a_reply_is_kept_while_it_grows_and_when_the_program_ends(make_app
         await until(pilot, lambda: "w60 ␛" in transcript(pilot).text)
         assert "stopped" in transcript(pilot).text
         await loaded(pilot)
-        await say(pilot, "more")
+        await tell(pilot, "more")
         await until(pilot, lambda: bool(pilot.app.engines[0].prompts))  # type: ignore[attr-defined]
         assert [turn["content"] for turn in pilot.app.engines[0].prompts[0]] == ["go", kept, "more"]  # type: ignore[attr-defined]
         await pilot.press("up", "up")
@@ -95,7 +96,7 @@ async def test_a_reply_that_was_cut_off_says_so_and_folds_its_thought(make_app: 
         assert "Because it is" in text and "▸ Thought" in text and "Hm." not in text
         await pilot.press("ctrl+t")
         await until(pilot, lambda: "Hm." in transcript(pilot).text)
-        await say(pilot, "/copy")
+        await tell(pilot, "/copy")
         assert pilot.app.clipboard == "Because **it** is"
 
 
@@ -114,7 +115,7 @@ async def test_the_sidebar_finds_opens_and_changes_conversations(make_app: MakeA
         await pilot.press("down", "enter")
         await until(pilot, lambda: "All about Moons." in transcript(pilot).text and current(pilot) == ["Moons"])
         assert pilot.app.focused is prompt(pilot) and sidebar(pilot).display
-        await say(pilot, "and now?")
+        await tell(pilot, "and now?")
         await answered(pilot)
         await until(pilot, lambda: listed(pilot) == ["Moons", "東京", "Tides"])
         await pilot.press("f8", "/", *"tide")
@@ -144,7 +145,7 @@ async def test_the_sidebar_finds_opens_and_changes_conversations(make_app: MakeA
 
 async def test_where_it_is_narrow_the_sidebar_lies_over_the_chat(make_app: MakeApp, tmp_path: Path) -> None:
     fill(tmp_path / "history.db", "Tides")
-    app = make_app(history=tmp_path / "history.db")
+    app = make_app(history=tmp_path / "history.db", system="Be brief.")
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         await pilot.press("f8")
@@ -154,6 +155,11 @@ async def test_where_it_is_narrow_the_sidebar_lies_over_the_chat(make_app: MakeA
         await pilot.press("enter")
         await until(pilot, lambda: "All about Tides." in transcript(pilot).text)
         assert not sidebar(pilot).display and pilot.app.focused is prompt(pilot)
+        await until(pilot, lambda: "a system prompt of its own" in " ".join(transcript(pilot).text.split()))
+        await tell(pilot, "/new")
+        await until(pilot, lambda: "A new conversation." in transcript(pilot).text)
+        await tell(pilot, "/system")
+        await until(pilot, lambda: "System prompt: Be brief." in transcript(pilot).text)
 
 
 async def test_more_conversations_are_listed_as_one_goes_down(make_app: MakeApp, tmp_path: Path) -> None:
@@ -204,26 +210,22 @@ async def test_export_and_import(make_app: MakeApp, tmp_path: Path) -> None:
     app = make_app(Script(pieces=(raw,)))
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        await say(pilot, "/export")
+        await tell(pilot, "/export")
         assert "nothing to export" in notifications(pilot)
-        prompt(pilot).load_text("")
-        await say(pilot, "why?")
+        await tell(pilot, "why?")
         await answered(pilot)
-        await say(pilot, "/rename Sea: why?")
+        await tell(pilot, "/rename Sea: why?")
         for path in (tmp_path, tmp_path, tmp_path / "whole.json", tmp_path / "whole.json"):
-            prompt(pilot).load_text(f"/export {path}")
-            await pilot.press("enter")
+            await tell(pilot, f"/export {path}")
         await until(pilot, lambda: "whole.json is there already" in " ".join(transcript(pilot).text.split()))
         assert sorted(path.name for path in tmp_path.glob("sea*")) == ["sea-why-2.md", "sea-why.md"]
         exported = (tmp_path / "sea-why.md").read_bytes()
         assert exported == f"# Sea: why?\n\n## User\n\nwhy?\n\n## Assistant (Scripted-135M)\n\n{raw}\n".encode()
         before = chat(pilot).conversation.tree.id
-        prompt(pilot).load_text(f"/import {tmp_path / 'sea-why.md'}")
-        await pilot.press("enter")
+        await tell(pilot, f"/import {tmp_path / 'sea-why.md'}")
         await until(pilot, lambda: "cannot be imported" in transcript(pilot).text)
         assert chat(pilot).conversation.tree.id == before
-        prompt(pilot).load_text(f"/import {tmp_path / 'whole.json'}")
-        await pilot.press("enter")
+        await tell(pilot, f"/import {tmp_path / 'whole.json'}")
         await until(pilot, lambda: chat(pilot).conversation.tree.id != before)
         await until(pilot, lambda: "Tides ␛]52;c;aGk=␇ and [b]moons[/b]⟨U+202E⟩" in transcript(pilot).text)
         assert [each.title for each in await app.store.conversations()] == ["Sea: why?"] * 2
@@ -234,15 +236,15 @@ async def test_a_conversation_stays_while_a_reply_is_written(make_app: MakeApp, 
     app = make_app(Script(pieces=("word ",) * 3000, tokens_per_s=100), history=tmp_path / "history.db")
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        await say(pilot, "go")
+        await tell(pilot, "go")
         await until(pilot, lambda: "word" in transcript(pilot).text)
-        await say(pilot, "/new")
+        await tell(pilot, "/new")
         await pilot.press("f8", "end", "enter")
         await until(pilot, lambda: "A reply is being written" in notifications(pilot))
         assert "word" in transcript(pilot).text and state(pilot) != "ready"
         await pilot.press("escape", "escape")
         await answered(pilot)
-        await say(pilot, "/new")
+        await tell(pilot, "/new")
         await until(pilot, lambda: "word" not in transcript(pilot).text)
         tides = Summary(chat(pilot).history.current, "", 0, 0)
         assert tides.id not in {each.id for each in await app.store.conversations()}  # an empty one is not stored

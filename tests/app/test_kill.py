@@ -41,9 +41,9 @@ def test_a_reply_is_there_to_the_last_second_after_a_kill(tmp_path: Path) -> Non
     child = start(tmp_path)
     child.expect("is ready")
     child.send("count\r")
-    child.expect(r"\bn150\b")
-    seen, killed_at = 150, time.monotonic()
-    while time.monotonic() < killed_at + 0.7:  # some more of it, to where it happens to be
+    child.expect(r"\bn100\b")
+    seen, begun = 100, time.monotonic()
+    while time.monotonic() < begun + 0.6:  # some more of it, to where it happens to be
         child.expect(r"\bn(\d+) ")
         seen = max(seen, int(child.match.group(1)))
     child.kill(signal.SIGKILL)
@@ -52,7 +52,7 @@ def test_a_reply_is_there_to_the_last_second_after_a_kill(tmp_path: Path) -> Non
     text = saved(tmp_path)
     numbers = [int(word.removeprefix("n")) for word in text.split()]
     assert numbers == list(range(len(numbers)))
-    assert numbers[-1] > seen - 100  # a hundred numbers a second
+    assert numbers[-1] > seen - 300  # as many as it writes in a second
 
     child = start(tmp_path, "--continue")
     child.expect("cut off")
