@@ -1,10 +1,13 @@
 """The border between model text and the terminal: nothing a model writes may act on the screen.
 
-Control characters and bidirectional controls are replaced by visible symbols. Newline and tab stay; CR LF becomes
-a newline. Only what is shown passes through here: copies, exports and the history keep the raw text.
+Control characters, bidirectional controls and joiners that join nothing are replaced by visible symbols. Newline and
+tab stay; CR LF becomes a newline. Only what is shown passes through here: copies, exports and the history keep the
+raw text.
 """
 
 from __future__ import annotations
+
+import re
 
 _C0 = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
 _C1 = {code: f"⟨{code:02X}⟩" for code in range(0x80, 0xA0)}
@@ -12,6 +15,9 @@ _BIDI = {code: f"⟨U+{code:04X}⟩" for code in (0x061C, 0x200E, 0x200F, *range
 # U+2028 and U+2029 break lines in some terminals and not in others.
 _SEPARATORS = {0x2028: "⟨U+2028⟩", 0x2029: "⟨U+2029⟩"}
 _SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "�")
+# In front of what it cannot join, terminals let a joiner swallow a cell.
+_LONE_JOINER = re.compile(r"\u200d(?=[\x00-\x7f\s]|\Z)")
+_UNDECIDED = ("\r", "\u200d")
 _VISIBLE: dict[int, str] = _C0 | {0x7F: "␡"} | _C1 | _BIDI | _SEPARATORS | _SURROGATES
 
 
@@ -19,11 +25,11 @@ def visible(text: str) -> str:
     """`text` with every control, bidirectional and separator character made visible; CR LF becomes LF."""
     if text.isascii() and text.isprintable():
         return text
-    return text.replace("\r\n", "\n").translate(_VISIBLE)
+    return _LONE_JOINER.sub("⟨U+200D⟩", text.replace("\r\n", "\n")).translate(_VISIBLE)
 
 
 class Sanitizer:
-    """`visible` over a stream: a carriage return waits for the next piece, which may begin with its newline."""
+    """`visible` over a stream: a carriage return, or a joiner, waits for the piece that tells what follows it."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -31,8 +37,8 @@ class Sanitizer:
     def feed(self, text: str) -> str:
         """The visible form of the next piece of text."""
         text = self._held + text
-        self._held = "\r" if text.endswith("\r") else ""
-        return visible(text.removesuffix("\r"))
+        self._held = text[-1:] if text.endswith(_UNDECIDED) else ""
+        return visible(text.removesuffix(self._held))
 
     def flush(self) -> str:
         """What was held back; call at the end of the stream."""

@@ -14,7 +14,7 @@ def acts_on_the_terminal(character: str) -> bool:
     return (unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t") or character in BIDI
 
 
-hostile = st.text(alphabet=st.one_of(st.characters(), st.sampled_from("\x1b[]\r\n\t\x9b\x07\x7f\u202e")))
+hostile = st.text(alphabet=st.one_of(st.characters(), st.sampled_from("\x1b[]\r\n\t\x9b\x07\x7f\u202e\u200d")))
 
 
 @given(hostile)
@@ -42,3 +42,7 @@ def test_escapes_are_shown() -> None:
     assert visible("a\r\nb") == "a\nb"
     assert visible("\x9bm \x7f") == "⟨9B⟩m ␡"
     assert visible("abc\u202edef") == "abc⟨U+202E⟩def"
+
+
+def test_joiners_stay_where_they_join() -> None:
+    assert visible("👩\u200d👧 a\u200d b\u200d") == "👩\u200d👧 a⟨U+200D⟩ b⟨U+200D⟩"
