@@ -152,6 +152,7 @@ class HistorySidebar(Vertical):
         if (chosen := self._list.chosen) is not None:
             self._renamed = chosen.id
             self._title.display = True
+            self._status.update("enter renames · esc leaves it")
             self._title.value = visible(chosen.title)
             self._go_to(self._title)
 
@@ -179,6 +180,7 @@ class HistorySidebar(Vertical):
         """Leave the box for a title, or the search, or the sidebar."""
         if self._title.has_focus:
             self._title.display = False
+            self._status.update(_KEYS)
             self._go_to(self._list)
         elif self._search.value:
             self._search.value = ""
