@@ -8,8 +8,8 @@ from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.widgets import Static
 
+from app.panels.body import Body
 from app.theme import Look, make_look
 from app.units import format_bytes, format_count
 from inference.events import KV_STATES, KvMapGroup
@@ -35,7 +35,7 @@ class KvPanel(VerticalScroll):
         self._groups: tuple[KvMapGroup, ...] = ()
 
     def compose(self) -> ComposeResult:
-        yield Static(id="kv-body", markup=False)
+        yield Body(id="kv-body")
 
     def show_map(self, groups: tuple[KvMapGroup, ...]) -> None:
         """Take a new map; an empty one when no model is loaded."""
@@ -51,7 +51,7 @@ class KvPanel(VerticalScroll):
 
     def _draw(self) -> None:
         look = make_look(self.app.theme_variables)
-        self.query_one("#kv-body", Static).update(map_text(self._groups, look, self.scrollable_content_region.width))
+        self.query_one(Body).show(map_text(self._groups, look, self.scrollable_content_region.width))
 
 
 def map_text(groups: Sequence[KvMapGroup], look: Look, width: int) -> Text:

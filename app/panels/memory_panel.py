@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.widgets import Static
 
+from app.panels.body import Body
 from app.theme import Look, make_look
 from app.units import format_bytes, format_count
 from inference.events import KvStats, MemoryStats
@@ -38,7 +38,7 @@ class MemoryPanel(VerticalScroll):
         self._kv: KvStats | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(id="memory-body", markup=False)
+        yield Body(id="memory-body")
 
     def show_stats(self, memory: MemoryStats | None, kv: KvStats | None) -> None:
         """Take new figures; None, None when no model is loaded."""
@@ -52,7 +52,7 @@ class MemoryPanel(VerticalScroll):
     def _draw(self) -> None:
         look = make_look(self.app.theme_variables)
         text = memory_text(self._memory, self._kv, look, self.scrollable_content_region.width)
-        self.query_one("#memory-body", Static).update(text)
+        self.query_one(Body).show(text)
 
 
 def memory_text(memory: MemoryStats | None, kv: KvStats | None, look: Look, width: int) -> Text:

@@ -12,6 +12,7 @@ from app.engine_thread import (
     AppEvent,
     EngineThread,
     Failed,
+    Generate,
     KernelsMeasured,
     Loaded,
     LorasChanged,
@@ -39,6 +40,7 @@ _BELOW = ("dtypes", "kernels", "kv", "prompt", "tokens", "lora")
 _LEAST, _MOST = 5, 200
 _STEP_ROWS, _STEP_COLUMNS = 2, 4
 _SETTLE_S = 0.3
+_TURN_S = 0.03
 
 
 class Panels:
@@ -69,6 +71,9 @@ class Panels:
         self._sizes = {name: PANELS[name].size for name in self._by_name}
         self._open: list[str] = []
         self._settles: Timer | None = None
+        self._of_reply = (self._timing, self._prompt, self._tokens)
+        self._stats: Stats | None = None
+        """Of the reply that is written, where memory and KV map may still have to show it."""
 
     def restore(self, open: Sequence[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
         """Open these panels, in these sizes; returns a notice for each that does not exist."""
@@ -121,7 +126,11 @@ class Panels:
                 self._trace.hear(event.event)
                 if isinstance(event.event, ReplyStarted | Finished):
                     self._show_reply()
+            case Failed(command=Generate()):
+                self._trace.stop()
+                self._show_reply()
             case Loaded():
+                self._stats = None
                 self._trace.clear()
                 self._trace.vocabulary = event.vocabulary
                 self._timing.show_device(event.info.device)
@@ -129,9 +138,11 @@ class Panels:
                 self._kv.show_map(event.kv_map)
                 self._show_plans(event)
             case LorasChanged():
+                self._stats = None
                 self._memory.show_stats(event.memory, event.kv)
                 self._show_plans(event)
             case Unloaded():
+                self._stats = None
                 self._trace.clear()
                 self._trace.vocabulary = None
                 self._memory.show_stats(None, None)
@@ -147,10 +158,11 @@ class Panels:
         self._trace.stop()
 
     def show_stats(self, stats: Stats) -> None:
-        """New figures of a reply."""
-        self._memory.show_stats(stats.memory, stats.kv)
-        self._kv.show_map(stats.kv_map)
-        self._show_reply()
+        """New figures of a reply. Each panel has a turn of its own, so that a key need not wait for all of them."""
+        self._stats = stats
+        turns = (self._draw_memory, self._draw_map, *(panel.show_reply for panel in self._of_reply))
+        for turn, draw in enumerate(turns):
+            self.below.set_timer((turn + 1) * _TURN_S, draw)
 
     def _show_plans(self, event: Loaded | LorasChanged | None) -> None:
         plans = (event.decode, event.prefill) if event else ((), ())
@@ -160,9 +172,16 @@ class Panels:
             self._show_reply()
 
     def _show_reply(self) -> None:
-        self._timing.show_reply()
-        self._prompt.show_reply()
-        self._tokens.show_reply()
+        for panel in self._of_reply:
+            panel.show_reply()
+
+    def _draw_memory(self) -> None:
+        if self._stats is not None:
+            self._memory.show_stats(self._stats.memory, self._stats.kv)
+
+    def _draw_map(self) -> None:
+        if self._stats is not None:
+            self._kv.show_map(self._stats.kv_map)
 
     @property
     def _small(self) -> bool:

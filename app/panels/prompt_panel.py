@@ -9,8 +9,8 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.widgets import Static
 
+from app.panels.body import Body
 from app.panels.reply_trace import ReplyTrace
 from app.panels.token_text import subscript
 from app.panels.token_view import TokenView
@@ -47,7 +47,7 @@ class PromptPanel(Vertical):
         self._added: frozenset[int] = frozenset()
 
     def compose(self) -> ComposeResult:
-        yield Static(id="prompt-head", markup=False)
+        yield Body(id="prompt-head")
         yield TokenView(self._style, self._suffix, id="prompt-tokens")
 
     def show_reply(self) -> None:
@@ -79,7 +79,7 @@ class PromptPanel(Vertical):
             view.append(trace.prompt)
             view.reveal()
         special = sum(id in self._control for id in trace.prompt)
-        self.query_one("#prompt-head", Static).update(prompt_head(trace, special, look))
+        self.query_one(Body).show(prompt_head(trace, special, look))
 
     def _style(self, index: int) -> Style:
         look = self._look

@@ -20,8 +20,9 @@ class ReplyTrace:
     """A prompt and the tokens that followed; grows while the reply is written. It belongs to the interface's thread.
 
     Everything is in flat arrays: as many records, 30,000 tokens with their alternatives would take the interpreter
-    tens of milliseconds whenever it looks for garbage. `seconds` has an array for each of SPANS and BESIDE.
-    `interface_s` is the processor time of the interface's own thread since the reply began.
+    tens of milliseconds whenever it looks for garbage. `walls` are the seconds of each token; `seconds` are sums over
+    all tokens but the first, which comes with the prompt, for each of SPANS and BESIDE. `interface_s` is the processor
+    time of the interface's own thread since the reply began.
     """
 
     def __init__(self) -> None:
@@ -35,14 +36,15 @@ class ReplyTrace:
         self.ids = array("i")
         self.logprobs = array("d")
         self.walls = array("d")
-        self.seconds = {name: array("d") for name in (*SPANS, *BESIDE)}
+        self.seconds = dict.fromkeys((*SPANS, *BESIDE), 0.0)
         self.first_s = 0.0
         self.interface_s = 0.0
-        self._stopped = False
+        self.ended = False
         self._alternatives_end = array("q", (0,))
         self._alternative_ids = array("i")
         self._alternative_logprobs = array("d")
         self._began = time.thread_time()
+        self._sorted: list[float] = []
 
     def __len__(self) -> int:
         """Tokens of the reply so far."""
@@ -55,15 +57,23 @@ class ReplyTrace:
                 self.clear()
             case Prompted(ids, reused):
                 self.prompt, self.reused = ids, reused
-            case Token() if event.id >= 0 and not self._stopped:
+            case Token() if event.id >= 0 and not self.ended:
                 self._take(event)
             case Stats() | Finished():
                 self.first_s = event.timings.ttft_s
+                self.ended |= isinstance(event, Finished)
                 self._clock()
+
+    def sorted_walls(self) -> list[float]:
+        """The seconds of all tokens but the first, the shortest first."""
+        # What is sorted already costs little to sort again.
+        self._sorted += self.walls[1 + len(self._sorted) :]
+        self._sorted.sort()
+        return self._sorted
 
     def stop(self) -> None:
         """The reply ends here: tokens that were sampled before the engine heard of it are no part of it."""
-        self._stopped = True
+        self.ended = True
 
     def alternatives(self, index: int) -> list[tuple[int, float]]:
         """(id, log-probability) of the most likely tokens where the token `index` stands, the most likely first."""
@@ -79,13 +89,14 @@ class ReplyTrace:
         self._alternatives_end.append(len(self._alternative_ids))
         times, step, seconds = token.times, token.times.step, self.seconds
         self.walls.append(times.wall_s)
-        seconds["report"].append(times.report_s)
-        seconds["encode"].append(step.encode_s)
-        seconds["wait"].append(step.wait_s)
-        seconds["sample"].append(step.sample_s)
-        seconds["text"].append(times.text_s)
-        seconds["finish"].append(step.finish_s)
-        seconds["submit"].append(step.submit_s)
+        if len(self.walls) > 1:
+            seconds["report"] += times.report_s
+            seconds["encode"] += step.encode_s
+            seconds["wait"] += step.wait_s
+            seconds["sample"] += step.sample_s
+            seconds["text"] += times.text_s
+            seconds["finish"] += step.finish_s
+            seconds["submit"] += step.submit_s
         self._clock()
 
     def _clock(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -40,28 +39,26 @@ class TimingFigures:
 
 def timing_figures(trace: ReplyTrace) -> TimingFigures | None:
     """The figures of the reply so far; None while it has fewer than two tokens."""
-    walls = trace.walls[1:]
-    if not walls:
+    if (count := len(trace) - 1) < 1:
         return None
-    count = len(walls)
-    at_95 = sorted(walls)[math.ceil(0.95 * count) - 1]
-    means = {name: sum(trace.seconds[name][1:]) / count for name in (*SPANS, *BESIDE)}
+    means = {name: seconds / count for name, seconds in trace.seconds.items()}
     return TimingFigures(
         tokens=count + 1,
         first_s=trace.first_s,
-        mean_s=statistics.fmean(walls),
-        at_95_s=at_95,
+        mean_s=sum(trace.walls[1:]) / count,
+        at_95_s=trace.sorted_walls()[math.ceil(0.95 * count) - 1],
         spans={name: means[name] for name in SPANS},
         beside={name: means[name] for name in BESIDE},
         interface_s=trace.interface_s / (count + 1),
     )
 
 
-def token_rates(walls: Sequence[float], buckets: int) -> list[float]:
-    """Tokens per second over the reply, in up to so many parts of equally many tokens."""
+def token_speeds(walls: Sequence[float], buckets: int) -> tuple[list[float], list[float]]:
+    """Tokens per second, and the longest time of a token, in up to so many parts of equally many tokens."""
     parts = min(buckets, len(walls))
     bounds = [len(walls) * part // parts for part in range(parts + 1)] if parts else [0]
-    return [(end - start) / took if (took := sum(walls[start:end])) else 0.0 for start, end in pairwise(bounds)]
+    pieces = [walls[start:end] for start, end in pairwise(bounds)]
+    return [len(each) / took if (took := sum(each)) else 0.0 for each in pieces], [max(each) for each in pieces]
 
 
 def head_text(figures: TimingFigures | None, look: Look) -> Text:

@@ -6,8 +6,9 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Sparkline, Static
 
+from app.panels.body import Body
 from app.panels.reply_trace import ReplyTrace
-from app.panels.timing_figures import head_text, spans_text, timing_figures, token_rates
+from app.panels.timing_figures import head_text, spans_text, timing_figures, token_speeds
 from app.theme import make_look
 
 
@@ -29,12 +30,12 @@ class TimingPanel(VerticalScroll):
         self._gpu = False
 
     def compose(self) -> ComposeResult:
-        yield Static(id="timing-head", markup=False)
+        yield Body(id="timing-head")
         yield Static("tokens per second", classes="timing-label", markup=False)
         yield Sparkline(id="timing-rate")
         yield Static("time per token, its peaks", classes="timing-label", markup=False)
         yield Sparkline(id="timing-walls")
-        yield Static(id="timing-spans", markup=False)
+        yield Body(id="timing-spans")
 
     def show_device(self, device: str) -> None:
         """Where the model runs."""
@@ -54,11 +55,11 @@ class TimingPanel(VerticalScroll):
     def _draw(self) -> None:
         look, figures = make_look(self.app.theme_variables), timing_figures(self._trace)
         width = self.scrollable_content_region.width
-        self.query_one("#timing-head", Static).update(head_text(figures, look))
+        self.query_one("#timing-head", Body).show(head_text(figures, look))
         for part in self.query("Sparkline, .timing-label, #timing-spans"):
             part.display = figures is not None
         if figures is not None:
-            walls = self._trace.walls[1:]
-            self.query_one("#timing-rate", Sparkline).data = token_rates(walls, max(8, width))
-            self.query_one("#timing-walls", Sparkline).data = list(walls)
-            self.query_one("#timing-spans", Static).update(spans_text(figures, self._gpu, look, width))
+            rates, peaks = token_speeds(self._trace.walls[1:], max(8, width))
+            self.query_one("#timing-rate", Sparkline).data = rates
+            self.query_one("#timing-walls", Sparkline).data = peaks
+            self.query_one("#timing-spans", Body).show(spans_text(figures, self._gpu, look, width))

@@ -10,8 +10,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import OptionList, Static
+from textual.widgets import OptionList
 
+from app.panels.body import Body
 from app.panels.reply_trace import ReplyTrace
 from app.panels.token_text import hex_bytes, one_token
 from app.theme import Look, make_look
@@ -48,7 +49,7 @@ class TokenDetail(Vertical):
 
     DEFAULT_CSS = """
     TokenDetail { width: 50%; max-width: 36; padding: 0 0 0 1; border-left: solid $border; }
-    TokenDetail Static { height: auto; }
+    TokenDetail Body { height: auto; }
     """
 
     class Chosen(Message):
@@ -64,26 +65,34 @@ class TokenDetail(Vertical):
         self._trace = trace
         self._index = 0
         self._ids: list[int] = []
+        self._shown: object = None
+        """The ids of the reply whose token is shown: each reply has a list of its own."""
 
     def compose(self) -> ComposeResult:
-        yield Static(id="token-facts", markup=False)
+        yield Body(id="token-facts")
         yield Alternatives(id="alternatives", markup=False, compact=True)
 
     def show(self, index: int) -> None:
         """Show the token at that place; nothing where there is none."""
         trace, look, options = self._trace, make_look(self.app.theme_variables), self.query_one(Alternatives)
-        self._index, self._ids = index, []
         if trace.vocabulary is None or index >= len(trace):
-            self.query_one("#token-facts", Static).update(Text("No reply yet.", look.muted))
-            options.clear_options()
+            self.show_words("No reply yet.")
             return
         vocabulary, chosen = trace.vocabulary, trace.ids[index]
-        self.query_one("#token-facts", Static).update(token_facts(vocabulary, trace, index, look))
-        found = trace.alternatives(index)
+        self.query_one(Body).show(token_facts(vocabulary, trace, index, look))
+        if self._shown is trace.ids and self._index == index:
+            return
+        self._shown, self._index, found = trace.ids, index, trace.alternatives(index)
         self._ids = [id for id, _ in found]
         options.set_options(alternative_line(vocabulary, id, logprob, id == chosen, look) for id, logprob in found)
         if found:
             options.highlighted = self._ids.index(chosen) if chosen in self._ids else 0
+
+    def show_words(self, words: str) -> None:
+        """Show no token, and why."""
+        self._shown, self._ids = None, []
+        self.query_one(Body).show(Text(words, make_look(self.app.theme_variables).muted))
+        self.query_one(Alternatives).clear_options()
 
     def enter(self) -> None:
         """Go to the alternatives, if there are any."""

@@ -9,6 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region, Size
+from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -26,6 +27,9 @@ class TokenView(ScrollView, can_focus=True, inherit_bindings=False):
     DEFAULT_CSS = """
     TokenView { background: $background; scrollbar-size: 0 1; scrollbar-gutter: stable; }
     """
+
+    # As in Textual but without a layout of the whole screen at each change: that takes as long as many of them.
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False)
 
     def __init__(self, style: Callable[[int], Style], suffix: Callable[[int], str], *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -71,6 +75,12 @@ class TokenView(ScrollView, can_focus=True, inherit_bindings=False):
     def _changed(self) -> None:
         self.virtual_size = Size(self._flow.width, len(self._flow.starts))
         self.refresh()
+
+    def watch_virtual_size(self, old_size: Size, size: Size) -> None:
+        self.vertical_scrollbar.window_virtual_size = size.height
+        height = self.scrollable_content_region.height
+        if (old_size.height > height) != (size.height > height):
+            self.refresh(layout=True)  # the scroll bar comes or goes
 
     def on_resize(self) -> None:
         if self._flow.width != max(8, self.scrollable_content_region.width):

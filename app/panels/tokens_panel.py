@@ -10,8 +10,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
-from textual.widgets import Static
 
+from app.panels.body import Body
 from app.panels.reply_trace import ReplyTrace, branch_ids, branch_text
 from app.panels.token_detail import Alternatives, TokenDetail
 from app.panels.token_heat import heat_legend, heat_level, heat_styles, tenths
@@ -71,7 +71,7 @@ class TokensPanel(Vertical):
         with Horizontal():
             yield self._view
             yield self._detail
-        yield Static(id="token-legend", markup=False)
+        yield Body(id="token-legend")
 
     @property
     def digits(self) -> bool:
@@ -155,13 +155,13 @@ class TokensPanel(Vertical):
         if trace.ids is not self._shown:
             self._shown = trace.ids
             view.begin(trace.vocabulary)
-        grown = view.count < len(trace)
+            self._detail.show_words("Each token is told of once the reply has ended, or where a key marks one.")
         view.append(trace.ids[view.count :])
         if view.cursor is None:
             view.reveal()
-        if view.cursor is None or not grown:
+        if view.cursor is not None or trace.ended or not trace.prompt:
             self._detail.show(self._at)
-        self.query_one("#token-legend", Static).update(heat_legend(look, self.digits))
+        self.query_one("#token-legend", Body).show(heat_legend(look, self.digits))
 
     def _style(self, index: int) -> Style:
         return self._heat[heat_level(self._trace.logprobs[index])]

@@ -7,7 +7,7 @@ import pytest
 
 from app.engine_thread import ReplyStarted
 from app.panels.reply_trace import ReplyTrace
-from app.panels.timing_figures import head_text, spans_text, timing_figures, token_rates
+from app.panels.timing_figures import head_text, spans_text, timing_figures, token_speeds
 from app.theme import make_look
 from inference.events import Finished, StepSpans, Timings, Token, TokenTimes
 
@@ -49,10 +49,11 @@ def test_the_95th_percentile_is_a_wall_time_that_so_many_stay_within() -> None:
 
 
 def test_rates_are_tokens_over_the_time_that_they_took() -> None:
-    assert token_rates([0.5, 0.5, 0.1, 0.1], 2) == pytest.approx([2.0, 10.0])
-    assert token_rates([0.5], 40) == [2.0]
-    assert token_rates([], 40) == []
-    rates = token_rates([0.01] * 1000, 36)
+    assert token_speeds([0.5, 0.3, 0.1, 0.1], 2)[0] == pytest.approx([2.5, 10.0])
+    assert token_speeds([0.5, 0.3, 0.1, 0.1], 2)[1] == [0.5, 0.1]
+    assert token_speeds([0.5], 40) == ([2.0], [0.5])
+    assert token_speeds([], 40) == ([], [])
+    rates, _ = token_speeds([0.01] * 1000, 36)
     assert len(rates) == 36 and rates == pytest.approx([100.0] * 36)
 
 
