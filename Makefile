@@ -5,6 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # wgpu's Vulkan loader wants a runtime folder, which a login without a desktop does not have.
 PYTEST := XDG_RUNTIME_DIR=$${XDG_RUNTIME_DIR:-$$(mktemp -d)} $(BIN)/python -m pytest -ra
+MODEL ?= smollm2-135m-instruct
+PEER ?= $(BIN)/python
 # Tests in two processes; those that measure time by themselves, afterwards.
 TOGETHER := -n 2 --dist load
 
@@ -26,8 +28,15 @@ lint: .venv/development-installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# The figures of docs/performance.md for a machine without a GPU; a WebGPU adapter, software too, is measured if there
+# is one. llama.cpp takes part where PEER is a Python that has llama-cpp-python.
 bench: .venv/runtime-installed
-	@$(BIN)/chat bench
+	@$(BIN)/python tools/time_start.py --model $(MODEL)
+	@$(BIN)/chat bench --device cpu --model $(MODEL)
+	-@$(BIN)/chat bench --device webgpu --model $(MODEL)
+	@if $(PEER) -c 'import llama_cpp' 2>/dev/null; then \
+		$(BIN)/python tools/compare_llama_cpp.py --model $(MODEL) --python $(PEER); \
+	else echo "$(PEER) has no llama-cpp-python: nothing to compare with (make bench PEER=other/bin/python)"; fi
 
 # What the tests need besides Python packages: a WebGPU adapter and two real models.
 fixtures: .venv/development-installed

@@ -1,6 +1,6 @@
 """Speed on the processor beside llama.cpp's, in one run, taking turns.
 
-    python tools/compare_llama_cpp.py model.gguf --python other/bin/python
+    python tools/compare_llama_cpp.py --model model.gguf --python other/bin/python
 
 llama-cpp-python is not a dependency: `--python` names the interpreter of an environment that has it.
 """
@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 from inference import Engine, bench
+from inference.catalog import load_catalog
 
 # Random tokens, no sampling: llama.cpp's best case. It answers each line of its input, "decode" or "prefill", with the
 # seconds of one run.
@@ -66,7 +67,7 @@ class Peer:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speed on the processor beside llama.cpp's.")
-    parser.add_argument("model", help="a GGUF file")
+    parser.add_argument("--model", default=load_catalog().starter, help="a GGUF model (default: %(default)s)")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has llama-cpp-python")
     parser.add_argument("--threads", type=int, default=2, help="for llama.cpp (default: 2)")
     parser.add_argument("--depth", type=int, default=16, help="tokens in the cache before decoding (default: 16)")
@@ -76,7 +77,7 @@ def main() -> None:
     given = parser.parse_args()
 
     engine = Engine.open(given.model, device="cpu")
-    peer = Peer(given.python, given.model, given.threads, given.depth, given.gen, given.prompt)
+    peer = Peer(given.python, engine.info.path, given.threads, given.depth, given.gen, given.prompt)
     speeds: dict[str, list[tuple[float, float]]] = {"decode": [], "prefill": []}
     for phase in speeds:
         peer.speed(phase)  # once beforehand, as the bench does too
