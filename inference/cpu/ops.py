@@ -51,15 +51,13 @@ def rotate(x: np.ndarray, table: np.ndarray, head_dim: int, interleaved: bool) -
     half = table.shape[1]
     cos, sin = table[:, None, :, 0], table[:, None, :, 1]  # (T, 1, rotary_dim / 2)
     if interleaved:
-        first, second = heads[..., 0 : 2 * half : 2], heads[..., 1 : 2 * half : 2]
+        first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
     else:
-        first, second = heads[..., :half], heads[..., half : 2 * half]
+        first, second = slice(0, half), slice(half, 2 * half)
+    x1, x2 = heads[..., first], heads[..., second]
     result = heads.copy()
-    rotated = (first * cos - second * sin, second * cos + first * sin)
-    if interleaved:
-        result[..., 0 : 2 * half : 2], result[..., 1 : 2 * half : 2] = rotated
-    else:
-        result[..., :half], result[..., half : 2 * half] = rotated
+    np.subtract(x1 * cos, x2 * sin, out=result[..., first])
+    np.add(x2 * cos, x1 * sin, out=result[..., second])
     return result.reshape(x.shape)
 
 

@@ -161,12 +161,13 @@ class NumpyPaged:
         self.table.extend(tokens, length, self._pages)
 
     def append(self, layer: int, start: int, k: np.ndarray, v: np.ndarray) -> None:
-        positions = np.arange(start, start + k.shape[1])
-        page = np.asarray(self.table.pages)[positions // PAGE_TOKENS]
-        slot = positions % PAGE_TOKENS
-        # Indexing with arrays on both sides of a slice puts their axis first: (T, K, E).
-        self._pages.arrays.keys[layer][page, :, slot] = k.transpose(1, 0, 2)
-        self._pages.arrays.values[layer][page, :, slot] = v.transpose(1, 0, 2)
+        keys, values = self._pages.arrays.keys[layer], self._pages.arrays.values[layer]
+        end = start + k.shape[1]
+        for index in range(start // PAGE_TOKENS, pages_for(end)):
+            page, base = self.table.pages[index], index * PAGE_TOKENS
+            first, last = max(start, base), min(end, base + PAGE_TOKENS)
+            keys[page, :, first - base : last - base] = k[:, first - start : last - start]
+            values[page, :, first - base : last - base] = v[:, first - start : last - start]
 
     def view(self, layer: int, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         arrays = self._pages.arrays
@@ -195,7 +196,10 @@ class NumpyPaged:
 
     def _gather(self, pages: np.ndarray, first: int, end: int) -> np.ndarray:
         start = first // PAGE_TOKENS
-        used = pages[self.table.pages[start : pages_for(end)]]  # (pages, K, PAGE_TOKENS, E)
+        table = self.table.pages[start : pages_for(end)]
+        # Pages taken one after the other, as those of a single conversation are, need no copy to stand in order.
+        run = range(table[0], table[0] + len(table))
+        used = pages[run.start : run.stop] if table == list(run) else pages[table]  # (pages, K, PAGE_TOKENS, E)
         by_head = used.transpose(1, 0, 2, 3).reshape(used.shape[1], -1, used.shape[3])
         return by_head[:, first - start * PAGE_TOKENS : end - start * PAGE_TOKENS]
 
