@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from inference.formats.planar import WIDENS_TO_Q8_0
-from inference.plan.fuse_lora import lora_into_matmul
+from inference.plan.fuse_lora import lora_into_matmul, reading
 from inference.plan.ops import Add, ExpertMatmul, KvAppend, Matmul, Op, Plan, RmsNorm, Rope, TensorRef, WeightRef
 
 WeightFormats = Mapping[str, str]
@@ -202,7 +202,7 @@ def _stack(ops: list[Op], formats: WeightFormats, names: tuple[str, ...], merged
         for op in members:
             views[op.output] = output.view(op.output.name, column, op.output.columns)
             column += op.output.columns
-    return [replace(op, inputs=tuple(views.get(tensor, tensor) for tensor in op.inputs)) for op in result]
+    return [reading(op, views) for op in result] if views else result
 
 
 def _stacked(refs: tuple[WeightRef, ...]) -> WeightRef:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from inference.plan.ops import Lora, Matmul, Op, TensorRef, WeightRef
+
+
+def reading(op: Op, instead: Mapping[TensorRef, TensorRef]) -> Op:
+    """The op with other inputs for those that are named in `instead`."""
+    if not any(tensor in instead for tensor in op.inputs):
+        return op
+    return replace(op, inputs=tuple(instead.get(tensor, tensor) for tensor in op.inputs))
 
 
 def lora_into_matmul(ops: list[Op]) -> list[Op]:
@@ -15,7 +23,7 @@ def lora_into_matmul(ops: list[Op]) -> list[Op]:
     result: list[Op] = []
     adapted: dict[TensorRef, TensorRef] = {}
     for op in ops:
-        op = replace(op, inputs=tuple(adapted.get(tensor, tensor) for tensor in op.inputs))
+        op = reading(op, adapted)
         if isinstance(op.attributes, Lora):
             adapted[op.output] = op.inputs[1]
             continue
