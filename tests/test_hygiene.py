@@ -55,6 +55,10 @@ def test_answering_a_simple_command_loads_nothing_heavy(module: str) -> None:
     assert not loaded_by([module]) & {"wgpu", "textual", "numpy", "tokenizers", "huggingface_hub"}
 
 
+def test_the_cpu_does_without_what_only_gpus_and_downloads_need() -> None:
+    assert not loaded_by(["inference.engine", "inference.cpu.executor"]) & {"wgpu", "huggingface_hub", "filelock"}
+
+
 @pytest.mark.parametrize(("package", "forbidden"), [("inference", {"app", "textual", "rich"}), ("app", {"wgpu"})])
 def test_no_import_statement_crosses_the_border(package: str, forbidden: set[str]) -> None:
     crossing = {
