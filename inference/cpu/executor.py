@@ -15,7 +15,7 @@ from inference.cpu import ops as cpu
 from inference.cpu import rowwise
 from inference.cpu.kernels import choose_product, explain_kernel
 from inference.cpu.program import Program, Step, make_program
-from inference.cpu.threads import RowThreads
+from inference.cpu.threads import Threads
 from inference.cpu.weights import HostWeights
 from inference.events import MemoryStats
 from inference.executor import SampleRequest, StepCost, StepTimes, host_stream
@@ -85,8 +85,8 @@ class NumpyExecutor:
         self._rope = RopeTables()
         self._blas = ThreadpoolController().select(user_api="blas")
         # As many as BLAS would take: it counts the cores that this process may use.
-        self._num_threads = max((library.num_threads for library in self._blas.lib_controllers), default=1)
-        self._row_threads = RowThreads(self._num_threads)
+        self._cores = max((library.num_threads for library in self._blas.lib_controllers), default=1)
+        self._threads = Threads(1 if self._product.variant == "reference" else self._cores)
         self._caches = NumpyCaches(config, groups, self.chunk)
         # Never filled: layouts for what is asked without a sequence at hand.
         self._any_cache = self._caches.new(config.max_context)
@@ -95,7 +95,7 @@ class NumpyExecutor:
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Dequantise every weight to float32; `progress` hears (weights done, weights in all)."""
-        self._weights.load(self.plan(1, "last"), self._num_threads, progress)
+        self._weights.load(self.plan(1, "last"), self._cores, progress)
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         self.adapters = adapters
@@ -120,7 +120,7 @@ class NumpyExecutor:
     ) -> np.ndarray | None:
         """Append up to `chunk` tokens; returns float32 logits (V,) for "last", (T, V) for "all", None for "none"."""
         self._begin(cache, ids)
-        with self._threads(len(ids)):
+        with self._blas_threads(len(ids)):
             output = self._run_program(self._program(len(ids), logits), cache, ids, observe)
         cache.length += len(ids)
         self._kv_peak = max(self._kv_peak, self._kv_bytes())
@@ -131,7 +131,7 @@ class NumpyExecutor:
     def time_step(self, cache: NumpyCache, ids: Sequence[int]) -> StepTimes:
         before = cache.length
         self._begin(cache, ids)
-        with self._threads(len(ids)):
+        with self._blas_threads(len(ids)):
             program = self._program(len(ids), "last")
             marks = [time.perf_counter()]
             logits = self._run_program(program, cache, ids, lambda op, output: marks.append(time.perf_counter()))
@@ -171,7 +171,7 @@ class NumpyExecutor:
     def close(self) -> None:
         self._weights.clear()
         self._programs.clear()
-        self._row_threads.close()
+        self._threads.close()
         self._caches.close()
 
     def _begin(self, cache: NumpyCache, ids: Sequence[int]) -> None:
@@ -179,7 +179,7 @@ class NumpyExecutor:
         cache.ensure(cache.length + len(ids))
         cache.begin()
 
-    def _threads(self, rows: int) -> AbstractContextManager[object]:
+    def _blas_threads(self, rows: int) -> AbstractContextManager[object]:
         """The BLAS threads that a step of `rows` uses. A one-row product is bound by memory, and shared by none."""
         one = rows == 1 or self._product.variant != "reference"
         limit: AbstractContextManager[object] = self._blas.limit(limits=1 if one else None)
@@ -259,20 +259,17 @@ class NumpyExecutor:
                     keys = slice(begin - first, end - first)
                     return cpu.attention(inputs[0][part], k[:, keys], v[:, keys], start, attention, begin, sinks)
 
-                return self._by_rows(rows, op, attend)
+                return self._threads.by_rows(rows, op.output.columns, attend)
             case Copy():
                 return inputs[0][-1:]
             case Sample():
                 raise AssertionError("sampling reads the logits of forward()")
             case _:
-                return self._by_rows(
-                    len(inputs[0]), op, lambda part: rowwise.compute(op, [x[part] for x in inputs], weights)
-                )
 
-    def _by_rows(self, rows: int, op: Op, part: Callable[[slice], np.ndarray]) -> np.ndarray:
-        if self._product.variant == "reference":
-            return part(slice(0, rows))
-        return self._row_threads.map(rows, op.output.columns, part)
+                def compute(part: slice) -> np.ndarray:
+                    return rowwise.compute(op, [x[part] for x in inputs], weights, self._threads.product)
+
+                return self._threads.by_rows(len(inputs[0]), op.output.columns, compute)
 
 
 def _read(values: dict[str, np.ndarray], tensor: TensorRef) -> np.ndarray:

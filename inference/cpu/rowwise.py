@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,12 +19,15 @@ from inference.plan.ops import (
     Softcap,
 )
 
+Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""x (T, K), W (N, K) -> x @ W.T."""
 
-def compute(op: Op, inputs: Sequence[np.ndarray], weights: Sequence[np.ndarray]) -> np.ndarray:
-    """The output of `op` for the rows of its `inputs`, float32."""
+
+def compute(op: Op, inputs: Sequence[np.ndarray], weights: Sequence[np.ndarray], product: Product) -> np.ndarray:
+    """The output of `op` for the rows of its `inputs`, float32. `product` is for matmuls."""
     match op.attributes:
         case Matmul() as matmul:
-            return _matmul(matmul, inputs, weights)
+            return _matmul(matmul, inputs, weights, product)
         case RmsNorm(eps, _, residual):
             normed = cpu.rmsnorm(inputs[0], weights[0][0], eps)
             return normed + inputs[1] if residual else normed
@@ -45,20 +48,22 @@ def compute(op: Op, inputs: Sequence[np.ndarray], weights: Sequence[np.ndarray])
             raise AssertionError(f"the rows of {other} depend on the step")
 
 
-def _matmul(matmul: Matmul, inputs: Sequence[np.ndarray], weights: Sequence[np.ndarray]) -> np.ndarray:
+def _matmul(
+    matmul: Matmul, inputs: Sequence[np.ndarray], weights: Sequence[np.ndarray], product: Product
+) -> np.ndarray:
     x = inputs[0]
     if matmul.norm_eps is not None:
         x = cpu.rmsnorm(x, weights[-1][0], matmul.norm_eps)
-    product = x @ weights[0].T  # (T, rows of W)
+    y = product(x, weights[0])  # (T, rows of W)
     if matmul.bias:
-        product += weights[1][:, 0]
+        y += weights[1][:, 0]
     if matmul.lora:
-        product += inputs[1] @ weights[2 if matmul.bias else 1].T
+        y += inputs[1] @ weights[2 if matmul.bias else 1].T
     if matmul.activation is not None:
-        gate, up = product[:, : product.shape[1] // 2], product[:, product.shape[1] // 2 :]
-        product = cpu.gate(gate, up, matmul.activation)
+        half = y.shape[1] // 2
+        y = cpu.gate(y[:, :half], y[:, half:], matmul.activation)
     if matmul.scale != 1:
-        product *= np.float32(matmul.scale)
+        y *= np.float32(matmul.scale)
     if matmul.residual:
-        product += inputs[-1]
-    return product
+        y += inputs[-1]
+    return y

@@ -1,4 +1,4 @@
-"""Threads of our own, each with a part of a step's rows.
+"""Threads of our own, each with a part of an operation's output.
 
 BLAS's threads wait for each other busily in every product: where another program has one of the cores, a product
 takes up to ten times as long. These sleep until there is work, and a part takes as long as it takes one thread.
@@ -8,37 +8,54 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 
 MIN_ROWS = 32
 """Rows of a part: with fewer, a product is bound by reading the weights, which each thread would do again."""
+MIN_WEIGHT_BYTES = 16 << 20
+"""Weights of a part of one row's product: with fewer, they are read before a thread has woken up."""
 
 
-class RowThreads:
-    """Computes rows in up to `count` parts at the same time. NumPy leaves the interpreter free while it computes."""
+class Threads:
+    """Computes up to `count` parts at the same time. NumPy leaves the interpreter free while it computes."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._pool = ThreadPoolExecutor(max(1, count - 1), "rows")
+        self._pool = ThreadPoolExecutor(max(1, count - 1), "numpy")
 
-    def map(self, rows: int, columns: int, part: Callable[[slice], np.ndarray]) -> np.ndarray:
+    def by_rows(self, rows: int, columns: int, part: Callable[[slice], np.ndarray]) -> np.ndarray:
         """float32 (rows, columns), of which part(s) gives the rows of slice s."""
         parts = min(self._count, rows // MIN_ROWS)
         if parts < 2:
             return part(slice(0, rows))
         result = np.empty((rows, columns), np.float32)
 
-        def fill(index: int) -> None:
-            where = slice(rows * index // parts, rows * (index + 1) // parts)
-            result[where] = part(where)
+        def fill(rows: slice) -> None:
+            result[rows] = part(rows)
 
-        others = [self._pool.submit(fill, index) for index in range(1, parts)]
-        fill(0)
-        for other in others:
-            other.result()
+        self._run(fill, rows, parts)
+        return result
+
+    def product(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """x (T, K) @ weight (N, K).T, for a single row in parts of N."""
+        parts = min(self._count, weight.nbytes // MIN_WEIGHT_BYTES) if len(x) == 1 else 1
+        if parts < 2:
+            return x @ weight.T
+        result = np.empty((1, len(weight)), np.float32)
+        self._run(lambda part: np.matmul(x, weight[part].T, out=result[:, part]), len(weight), parts)
         return result
 
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown(wait=False)
+
+    def _run(self, work: Callable[[slice], object], size: int, parts: int) -> None:
+        """`work` on each of `parts` equal slices of 0 .. size - 1, the first one in this thread."""
+        edges = [size * index // parts for index in range(parts + 1)]
+        first, *others = [slice(*edge) for edge in pairwise(edges)]
+        running = [self._pool.submit(work, other) for other in others]
+        work(first)
+        for each in running:
+            each.result()
