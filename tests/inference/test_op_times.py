@@ -60,7 +60,9 @@ def test_measuring_leaves_the_conversation_as_it_was(tiny: Tiny, device: Literal
         engine.time_ops(phase, sequence)
     assert sequence.kv_stats() == before
     assert sequence.token_ids == tuple(IDS * 8)
-    np.testing.assert_allclose(sequence.append([7, 8]), untouched.append([7, 8]), atol=1e-4)
+    # The last token was computed by itself instead of among others, which bdpa's integers may round in another way.
+    found, expected = sequence.append([7, 8]), untouched.append([7, 8])
+    assert np.linalg.norm(found - expected) < (2e-3 if kv == "bdpa" else 1e-4) * np.linalg.norm(expected)
     engine.close()
 
 

@@ -9,9 +9,9 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.app.conftest import MadeApp
-from tests.app.panels.conftest import open_panel
+from tests.app.panels.conftest import open_panel, shown
 from tests.app.scripted_engine import Script
-from tests.app.test_chat import answered, loaded, say
+from tests.app.test_chat import answered, loaded, say, until
 
 PIECES = ("The", " sea", " rises", " and", " falls", " twice", " a", " day", ",", " because", " of", " the", " moon",
           " and", ",", " less", " so", ",", " the", " sun", ".", "\n", "\n", "Spring", " tides", " are", " high", "; ",
@@ -35,7 +35,9 @@ async def show(pilot: Pilot[None], panels: tuple[str, ...]) -> None:
         await open_panel(pilot, KEYS[name])
         if name == "kernels":
             await pilot.press("down", "enter", "t")
+            await until(pilot, lambda: "for all operations" in shown(pilot, "#kernel-times"))
         if name == "tokens":
+            await until(pilot, lambda: "35 of 35" in shown(pilot, "#token-facts"))
             await pilot.press("left", "left", "left", "enter")
     await pilot.pause(0.3)
 
