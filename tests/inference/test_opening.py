@@ -13,6 +13,7 @@ import wgpu
 
 from inference import Engine, Sampling
 from inference.errors import (
+    BadTemplate,
     Cancelled,
     ContextFull,
     DeviceUnavailable,
@@ -310,3 +311,14 @@ def test_closing_frees_everything(llama: Path) -> None:
 def test_sampling_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="temperature"):
         Sampling(temperature=-1)
+
+
+def test_an_error_in_the_text_is_told_at_the_next_weight(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_text(_: object) -> None:
+        raise BadTemplate("the template is no template")
+
+    heard: list[object] = []
+    monkeypatch.setattr("inference.loading.read_text", read_text)
+    with pytest.raises(BadTemplate, match="no template"):
+        Engine.open(llama, device="cpu", progress=heard.append)
+    assert heard == []
