@@ -87,6 +87,7 @@ def spans(times: TokenTimes) -> float:
     return times.report_s + step.encode_s + step.wait_s + step.sample_s + times.text_s
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0, logit_bias={5: 1.0})], ids=["device", "host"])
 def test_the_spans_of_a_token_add_up_to_its_wall_time(engine: Engine, sampling: Sampling) -> None:
     walls, found = [], []
@@ -98,11 +99,14 @@ def test_the_spans_of_a_token_add_up_to_its_wall_time(engine: Engine, sampling: 
             found.append(event.times)
             last = now
             time.sleep(0.002)  # the caller's own work is part of the next token's time
-    # By our own clock, and by the engine's.
-    for wall, times in zip(walls[1:], found[1:], strict=True):
-        assert times.wall_s == pytest.approx(wall, rel=0.1, abs=3e-4)
-        assert spans(times) == pytest.approx(times.wall_s, rel=0.1, abs=1e-4)
-        assert times.report_s > 0.0019
+    # By our own clock, and by the engine's; the system may take the processor away from between two spans of a few.
+    pairs = list(zip(walls[1:], found[1:], strict=True))
+    close = [
+        spans(times) == pytest.approx(times.wall_s, rel=0.1) and times.wall_s == pytest.approx(wall, rel=0.1)
+        for wall, times in pairs
+    ]
+    assert sum(close) >= 0.9 * len(close)
+    assert all(times.report_s > 0.0019 for _, times in pairs)
     assert sum(map(spans, found[1:])) == pytest.approx(sum(walls[1:]), rel=0.1)
 
 
