@@ -27,6 +27,7 @@ from app.engine_thread import (
     Unloaded,
 )
 from app.panels.panels import Panels
+from app.panels.tokens_panel import TokensPanel
 from app.screens.conversation_control import ConversationControl
 from app.screens.copy_control import CopyControl
 from app.screens.history_control import HistoryControl
@@ -255,6 +256,9 @@ class ChatScreen(Screen[None]):
         if sidebar.display:
             sidebar.enter()
         self.post_message(self.HistoryToggled(sidebar.display))
+
+    def on_tokens_panel_branch_from(self, event: TokensPanel.BranchFrom) -> None:
+        self.conversation.branch_from(event.text)
 
     def on_history_sidebar_opened(self) -> None:
         self._prompt.focus()

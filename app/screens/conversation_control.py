@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from app.conversation import Answer, engine_messages, oldest_exchanges
@@ -153,6 +153,15 @@ class ConversationControl:
         self._transcript.cut(reply)
         self._ask(begun.parent, begun)
         return True
+
+    def branch_from(self, text: str) -> None:
+        """Let the model write the last reply of the branch shown anew, as another one that begins with `text`."""
+        last = self.tree.path()[-1:]
+        reply = self.tree.loaded(last[0].id) if last and last[0].role == "assistant" else None
+        if reply is None or reply.parent is None or not self.is_free("Then choose a token.") or not self.can_ask(""):
+            return
+        self._transcript.cut(reply.id)
+        self._ask(reply.parent, replace(reply, text=text))
 
     def _ask(self, question: int, begun: Message | None = None) -> None:
         assert self._model.loaded is not None

@@ -122,3 +122,17 @@ def timed(panel: TokensPanel, trace: ReplyTrace, count: int) -> float:
     began = time.perf_counter()
     panel.show_reply()
     return time.perf_counter() - began
+
+
+async def test_the_reply_that_goes_on_is_another_branch(make_app: MakeApp) -> None:
+    async with make_app(Script(pieces=PIECES)).run_test(size=(80, 24)) as pilot:
+        await talked(pilot)
+        await pilot.press("home", "right", "right", "enter")
+        await until(pilot, lambda: chat(pilot).query_one("#alternatives").has_focus)
+        await pilot.press("down", "enter")
+        tree = chat(pilot).conversation.tree
+        question = tree.path()[0].id
+        await until(pilot, lambda: len(tree.children(question)) == 2 and not chat(pilot).conversation.busy)
+        reply = tree.loaded(tree.path()[-1].id)
+        assert reply is not None and reply.text.startswith(" word0 word1 word3")
+        assert len(reply.text) > len(" word0 word1 word3")
