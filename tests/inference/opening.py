@@ -14,6 +14,7 @@ from inference.cpu.executor import NumpyExecutor
 from inference.executor import Executor
 from inference.formats.gguf import open_gguf
 from inference.formats.safetensors import open_safetensors
+from inference.kernels.base import KernelPreference
 from inference.kv.choose import choose_layouts
 from inference.models.config import ModelConfig
 from inference.models.families import config_from_gguf, config_from_hf
@@ -35,10 +36,14 @@ def open_store(path: Path) -> tuple[ModelConfig, WeightStore]:
     return config, WeightStore(file, config)
 
 
-def open_numpy(path: Path, fused: bool = True, kv: str = "auto") -> NumpyExecutor:
-    """The NumPy executor over a model as in `open_store`. It reads its weights when they are first needed."""
+def open_numpy(path: Path, fused: bool = True, kv: str = "auto", kernel: str | None = "reference") -> NumpyExecutor:
+    """The NumPy executor over a model as in `open_store`. It reads its weights when they are first needed.
+
+    Its matmuls are the reference unless another `kernel` is named; with None it chooses itself.
+    """
     config, store = open_store(path)
-    return NumpyExecutor(config, store, choose_layouts(config, kv), fused)
+    preferences = [KernelPreference(kernel, force=True)] if kernel else []
+    return NumpyExecutor(config, store, choose_layouts(config, kv), fused, preferences)
 
 
 def open_webgpu(path: Path, kv: str = "auto", **options: Any) -> WebGpuExecutor:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from inference.cpu.executor import NumpyExecutor
+from inference.cpu.kernels import NAMES
 from inference.errors import ContextFull
 from tests.inference.opening import open_numpy, run_ids
 
@@ -16,9 +17,12 @@ Tiny = Callable[[str], Path]
 IDS = [1, 17, 300, 511, 8, 8, 90, 401, 33, 20]
 
 
-@pytest.fixture(params=["llama", "gemma3_text"])
+@pytest.fixture(
+    params=[("llama", "column_major"), ("gemma3_text", "column_major"), ("llama", "reference")], ids="-".join
+)
 def executor(request: pytest.FixtureRequest, tiny: Tiny) -> NumpyExecutor:
-    return open_numpy(tiny(request.param) / "gguf" / "model-f16.gguf")
+    family, kernel = request.param
+    return open_numpy(tiny(family) / "gguf" / "model-f16.gguf", kernel=kernel)
 
 
 def test_what_logits_are_asked_for(executor: NumpyExecutor) -> None:
@@ -71,8 +75,9 @@ def test_a_fork_is_accounted_for(tiny: Tiny) -> None:
     assert executor.memory().kv_bytes == one
 
 
-def test_tied_weights_are_held_once(tiny: Tiny) -> None:
-    executor = open_numpy(tiny("llama") / "gguf" / "model-f16.gguf")
+@pytest.mark.parametrize("kernel", NAMES)
+def test_tied_weights_are_held_once(tiny: Tiny, kernel: str) -> None:
+    executor = open_numpy(tiny("llama") / "gguf" / "model-f16.gguf", kernel=kernel)
     seen: list[tuple[int, int]] = []
     executor.load(lambda done, total: seen.append((done, total)))
     assert [done for done, _ in seen] == list(range(1, seen[0][1] + 1))

@@ -42,11 +42,15 @@ def run(executor: NumpyExecutor, ids: list[int]) -> tuple[np.ndarray, list[np.nd
     return logits, hidden.states
 
 
-@pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
+@pytest.mark.parametrize(
+    ("fused", "kernel"),
+    [(True, "reference"), (False, "reference"), (True, "column_major")],
+    ids=["fused", "unfused", "column_major"],
+)
 @pytest.mark.parametrize("source", SOURCES)
-def test_logits_and_hidden_states(source: str, fused: bool) -> None:
+def test_logits_and_hidden_states(source: str, fused: bool, kernel: str) -> None:
     family, _, file = source.partition("/")
-    executor = open_numpy(folder(family) / file, fused)
+    executor = open_numpy(folder(family) / file, fused, kernel=kernel)
     for size in SIZES:
         logits, hidden = run(executor, golden(family)[f"ids_{size}"].tolist())
         if size in (7, 150):
