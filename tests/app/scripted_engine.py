@@ -44,13 +44,15 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Script:
-    """What the scripted engine does. `tokens_per_s` 0 means as fast as it can; `error` is raised by `generate`.
+    """What the scripted engine does. `tokens_per_s` 0 means as fast as it can, as are the first `burst` tokens; `error`
+    is raised by `generate`.
 
     `reason` is why a reply ends that nothing else ends. `thinking` marks thoughts; every prompt ends with `prompt_end`.
     """
 
     pieces: tuple[str, ...] = ("Hello", " there", "!")
     tokens_per_s: float = 0.0
+    burst: int = 0
     load_steps: int = 3
     step_s: float = 0.0
     load_error: Exception | None = None
@@ -317,7 +319,7 @@ class ScriptedEngine:
         yield Prefill(words, words, sequence.tokens)
         ids = self.encode_chat(prompt) if isinstance(prompt[0], dict) else prompt
         yield Prompted(tuple(ids), min(sequence.tokens, len(ids) - 1))
-        reason, made, last_stats = script.reason, 0, started
+        reason, made, last_stats, paced = script.reason, 0, started, started
         for index, piece in enumerate(script.pieces):
             if script.error is not None and index == script.error_after:
                 raise script.error
@@ -327,8 +329,11 @@ class ScriptedEngine:
             if max_tokens is not None and made >= max_tokens:
                 reason = "length"
                 break
-            if script.tokens_per_s:
-                time.sleep(max(0.0, started + (index + 1) / script.tokens_per_s - time.perf_counter()))
+            if index < script.burst:
+                paced = time.perf_counter()
+            elif script.tokens_per_s:
+                due = paced + (index + 1 - script.burst) / script.tokens_per_s
+                time.sleep(max(0.0, due - time.perf_counter()))
             made += 1
             sequence.tokens += 1
             yield Token(PIECE + index, piece, *script.choice(index))

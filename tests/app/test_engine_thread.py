@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 
@@ -162,3 +163,12 @@ def test_shutdown_closes_the_engine_while_it_generates() -> None:
     thread.until(Token)
     thread.thread.shutdown()
     assert engine_of(thread).closed
+
+
+def test_what_stays_is_not_searched_for_garbage_until_the_model_goes(start: Callable[..., Thread]) -> None:
+    thread = start()
+    thread.thread.submit(Load("a"))
+    thread.until(Loaded)
+    assert gc.get_freeze_count() > 0
+    thread.thread.shutdown()
+    assert gc.get_freeze_count() == 0
