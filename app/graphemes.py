@@ -39,11 +39,11 @@ def break_points(line: str, width: int, tab_size: int) -> tuple[int, ...]:
             continue
         if used:
             points.append(word[0][0])
-        used = 0
+        used, part = 0, word[0][0]
         for start, size in word:
-            if used and used + size > width:
+            if start > part and used + size > width:
                 points.append(start)
-                used = 0
+                used, part = 0, start
             used += size
     return tuple(points)
 

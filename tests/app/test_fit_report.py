@@ -42,7 +42,7 @@ def test_the_table_of_a_model_that_fits(llama: Path) -> None:
 
 
 def test_the_table_of_a_model_that_does_not(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_memory(monkeypatch, 5 << 20)
+    set_memory(monkeypatch, 2 << 20)
     fit, advice = fit_rows(llama, replace(CPU, context=None))[-2:]
     assert fit[0] == "fit" and fit[1].startswith("does not fit the CPU: ") and fit[1].endswith("of the machine")
     assert advice[0] == "advice" and "smaller" in advice[1]
