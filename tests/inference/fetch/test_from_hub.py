@@ -257,7 +257,7 @@ def test_a_safetensors_model_is_a_folder_of_what_it_needs(hub, store, files_belo
 def test_a_cancel_between_files_keeps_the_whole_ones_and_the_next_fetch_goes_on(hub, store) -> None:
     for name, data in SAFETENSORS.items():
         hub.put("org/repo", name, data)
-    hub.pause_s = 0.2
+    hub.pause_s = 0.5
     cancel = threading.Event()
     with pytest.raises(Cancelled):
         fetch(HubSource("org/repo"), store, None, lambda done, _: cancel.set() if done > 1002 else None, cancel.is_set)
