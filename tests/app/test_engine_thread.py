@@ -166,7 +166,7 @@ def test_shutdown_closes_the_engine_while_it_generates() -> None:
 
 
 def test_what_stays_is_not_searched_for_garbage_until_the_model_goes(start: Callable[..., Thread]) -> None:
-    thread = start()
+    thread = start(Script())
     thread.thread.submit(Load("a"))
     thread.until(Loaded)
     assert gc.get_freeze_count() > 0
