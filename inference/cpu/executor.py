@@ -180,7 +180,7 @@ class NumpyExecutor:
         cache.begin()
 
     def _blas_threads(self, rows: int) -> AbstractContextManager[object]:
-        """The BLAS threads that a step of `rows` uses. A one-row product is bound by memory, and shared by none."""
+        """Limits BLAS for a step of `rows`: to one thread, but for many rows of the reference."""
         one = rows == 1 or self._product.variant != "reference"
         limit: AbstractContextManager[object] = self._blas.limit(limits=1 if one else None)
         return limit

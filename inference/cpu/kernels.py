@@ -14,8 +14,8 @@ from inference.plan.ops import Attention, ExpertMatmul, KvAppend, Lora, Matmul, 
 PRODUCTS: tuple[Variant[None], ...] = (
     Variant(
         "column_major",
-        "f32 through BLAS; weights lie by columns, which are read in one stream; our own threads share the rows of a "
-        "long step, and large weights",
+        "f32 through BLAS; weights lie by columns, read in one stream; threads of our own share long steps and large "
+        "weights",
         lambda _: None,
     ),
     Variant(
