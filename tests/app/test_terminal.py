@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pexpect
@@ -13,20 +17,34 @@ ROOT = Path(__file__).parents[2]
 MAIN = "import sys; from app.cli import main; sys.exit(main())"
 
 
-@pytest.mark.parametrize(("columns", "lines"), [(120, 40), (80, 24)])
-def test_a_person_talks_and_leaves(smollm2_path: Path, tmp_path: Path, columns: int, lines: int) -> None:
-    home = {name: str(tmp_path) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")}
+@contextmanager
+def chat(home: Path, size: tuple[int, int], *flags: str) -> Iterator[pexpect.spawn]:
+    """The program in a terminal of `size` (columns, lines), with a home of its own; it must end by itself, with 0."""
+    names = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
     child = pexpect.spawn(
         sys.executable,
-        ["-c", MAIN, "-m", str(smollm2_path), "--device", "cpu", "--temperature", "0", "--context", "512"],
+        ["-c", MAIN, *flags, "--device", "cpu", "--temperature", "0", "--context", "512"],
         cwd=str(ROOT),
-        env={**os.environ, **home, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
-        dimensions=(lines, columns),
+        env={**os.environ, **dict.fromkeys(names, str(home)), "TERM": "xterm-256color", "COLORTERM": "truecolor"},
+        dimensions=size[::-1],
         encoding="utf-8",
-        timeout=120,
+        timeout=40,
     )
-    with (tmp_path / "screen").open("w") as screen:
+    with (home / "screen").open("w") as screen:
         child.logfile_read = screen
+        yield child
+        child.send("\x11")  # Ctrl+Q
+        child.expect(pexpect.EOF)
+        child.close()
+    assert child.exitstatus == 0
+    drawn = (home / "screen").read_text()
+    assert "\x1b[?1049l" in drawn  # the terminal's own screen is back
+    assert "Traceback" not in drawn and "XDG_RUNTIME_DIR" not in drawn
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+def test_a_person_talks_and_leaves(smollm2_path: Path, tmp_path: Path, size: tuple[int, int]) -> None:
+    with chat(tmp_path, size, "-m", str(smollm2_path)) as child:
         child.expect("is ready after")
         child.send("What is the capital of France?\r")
         child.expect("The capital of France is Paris")
@@ -35,10 +53,31 @@ def test_a_person_talks_and_leaves(smollm2_path: Path, tmp_path: Path, columns: 
         child.expect("attention.qkv")
         child.send("\x1bOR")  # F3
         child.expect("staging")
-        child.send("\x11")  # Ctrl+Q
-        child.expect(pexpect.EOF)
-        child.close()
-    assert child.exitstatus == 0
-    drawn = (tmp_path / "screen").read_text()
-    assert "\x1b[?1049l" in drawn  # the terminal's own screen is back
-    assert "Traceback" not in drawn and "XDG_RUNTIME_DIR" not in drawn
+
+
+def shows(child: pexpect.spawn, *parts: str) -> None:
+    """Wait until all parts have been drawn, in any order."""
+    drawn, deadline = "", time.monotonic() + 60
+    while missing := [part for part in parts if part not in drawn]:
+        assert time.monotonic() < deadline, missing
+        drawn += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", child.read_nonblocking(65536, timeout=30))
+
+
+def test_a_person_stops_edits_branches_and_comes_back(smollm2_path: Path, tmp_path: Path) -> None:
+    with chat(tmp_path, (120, 40), "-m", str(smollm2_path)) as child:
+        child.expect("is ready after")
+        child.send("Tell me a long story about a dragon.\r")
+        shows(child, "There was a time when")
+        child.send("\x1b")  # Esc
+        shows(child, "stopped")
+        child.send("\x1be")  # Alt+E: the question is in the box again
+        shows(child, "Tell me a long story")
+        child.send("\x15\x0b")  # Ctrl+U, Ctrl+K: empty the line
+        child.send("What is the capital of France?\r")
+        shows(child, "< 2/2 >", "Paris", "tokens · ")
+        child.send("\x1b[18~")  # F7
+        shows(child, "Kernels")
+        child.send("k")
+        shows(child, "feed_forward.down")
+    with chat(tmp_path, (120, 40), "--continue") as child:
+        shows(child, "< 2/2 >", "Paris", "is ready after")
