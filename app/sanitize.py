@@ -28,6 +28,12 @@ def visible(text: str) -> str:
     return _LONE_JOINER.sub("⟨U+200D⟩", text.replace("\r\n", "\n")).translate(_VISIBLE)
 
 
+def visible_so_far(text: str) -> str:
+    """`visible` of what is typed piece by piece: a joiner at the end may yet join something."""
+    end = "\u200d" if text.endswith("\u200d") else ""
+    return visible(text.removesuffix(end)) + end
+
+
 class Sanitizer:
     """`visible` over a stream: a carriage return, or a joiner, waits for the piece that tells what follows it."""
 

@@ -22,7 +22,7 @@ from app.external_editor import EditorFailed, edit_text
 from app.prompt_forecast import forecast
 from app.prompt_history import PromptHistory
 from app.prompt_pastes import Pastes
-from app.sanitize import visible
+from app.sanitize import visible, visible_so_far
 from app.slash import parse_slash
 from app.theme import make_look
 from app.token_count import TokensCounted
@@ -167,7 +167,7 @@ class Prompt(ClusterArea):
 
     def _insert(self, text: str) -> None:
         # What is pasted is shown and sent as visible text: it must not act on the terminal.
-        if result := self._replace_via_keyboard(visible(text), *self.selection):
+        if result := self._replace_via_keyboard(visible_so_far(text), *self.selection):
             self.move_cursor(result.end_location)
 
     def write(self, text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,11 @@ class MadeApp(ChatApp):
     engines: list[ScriptedEngine]
     settings_file: Path
     store: Store
+
+
+def without_size(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program in a terminal of its own: what says how large another one is would count more."""
+    return {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pexpect
 
+from tests.app.conftest import without_size
+
 ROOT = Path(__file__).parents[2]
 # What the engine, the tokenizer, templates and downloads need. (Where the hub keeps its cache is asked before.)
 HEAVY = ("numpy", "wgpu", "tokenizers", "jinja2", "huggingface_hub.file_download", "httpx", "inference.engine")
@@ -33,7 +35,7 @@ def test_the_engine_is_imported_after_the_first_frame(tmp_path: Path) -> None:
         sys.executable,
         ["-c", PROGRAM, "-m", "tests/data/tiny/qwen3", "--device", "cpu"],
         cwd=str(ROOT),
-        env={**os.environ, "HOME": str(tmp_path), "TERM": "xterm-256color"},
+        env={**without_size(os.environ), "HOME": str(tmp_path), "TERM": "xterm-256color"},
         dimensions=(24, 80),
         encoding="utf-8",
         timeout=60,

@@ -19,7 +19,7 @@ from app.settings import Sources
 from app.start import Start
 from app.store.store import Store
 from app.widgets.message_items import question_items
-from tests.app.conftest import FIT, MadeApp
+from tests.app.conftest import FIT, MadeApp, without_size
 from tests.app.scripted_engine import Script, opener, resolve, resolve_adapter
 from tests.app.test_chat import loaded, prompt, say, state, transcript, until
 from tests.app.test_replies import last_reply
@@ -62,7 +62,7 @@ def test_it_is_shown_and_never_obeyed(tmp_path: Path) -> None:
         sys.executable,
         ["-c", "import sys, pathlib; from tests.app import test_hostile as t; t.main(pathlib.Path(sys.argv[1]))", "."],
         cwd=str(tmp_path),
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLORTERM": "truecolor"},
+        env={**without_size(os.environ), "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLORTERM": "truecolor"},
         dimensions=(50, 160),
         encoding="utf-8",
         timeout=30,

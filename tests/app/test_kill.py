@@ -12,6 +12,7 @@ from pathlib import Path
 import pexpect
 
 from app.store import schema
+from tests.app.conftest import without_size
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,7 +22,7 @@ def start(folder: Path, *flags: str) -> pexpect.spawn:
         sys.executable,
         ["-m", "tests.app.scripted_chat", str(folder), *flags],
         cwd=str(ROOT),
-        env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
+        env={**without_size(os.environ), "TERM": "xterm-256color", "COLORTERM": "truecolor"},
         dimensions=(40, 120),
         encoding="utf-8",
         timeout=30,

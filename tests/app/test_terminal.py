@@ -13,6 +13,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from tests.app.conftest import without_size
+
 ROOT = Path(__file__).parents[2]
 MAIN = "import sys; from app.cli import main; sys.exit(main())"
 
@@ -25,7 +27,12 @@ def chat(home: Path, size: tuple[int, int], *flags: str) -> Iterator[pexpect.spa
         sys.executable,
         ["-c", MAIN, *flags, "--device", "cpu", "--temperature", "0", "--context", "512"],
         cwd=str(ROOT),
-        env={**os.environ, **dict.fromkeys(names, str(home)), "TERM": "xterm-256color", "COLORTERM": "truecolor"},
+        env={
+            **without_size(os.environ),
+            **dict.fromkeys(names, str(home)),
+            "TERM": "xterm-256color",
+            "COLORTERM": "truecolor",
+        },
         dimensions=size[::-1],
         encoding="utf-8",
         timeout=40,
