@@ -11,8 +11,7 @@ its id, and by BasisIndex on the host, for the memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from inference.errors import DoesNotFit
 from inference.events import KvGroupStats
 from inference.kernels.dispatch import STATE, Binding, CacheLayout, Constant, Dispatch
 from inference.kv.bdpa_index import NO_SLOT, BasisIndex
-from inference.kv.gpu_store import BufferSet, GpuMemory
+from inference.kv.gpu_store import BufferSet, GpuMemory, InBuffers
 from inference.kv.host_arrays import HostMemory
 from inference.kv.layout import LayerGroup
 from inference.kv.page_arrays import PageArrays
@@ -223,7 +222,7 @@ class GpuBdpaPages:
         self.differences = pages("differences", difference_bytes(config))
 
 
-class GpuBdpa:
+class GpuBdpa(InBuffers):
     """One sequence in the pages of GpuBdpaPages. One index, for the whole context, serves all layers."""
 
     def __init__(
@@ -243,13 +242,8 @@ class GpuBdpa:
             self._known: (context + config.vocab_size) * 4,
         }
 
-    @property
-    def version(self) -> int:
-        return self._pages.basis.buffers.version + self._pages.differences.buffers.version + self._index.version
-
-    def buffers(self) -> Mapping[Binding, Any]:
-        pages = self._pages.basis.buffers.by_binding | self._pages.differences.buffers.by_binding
-        return pages | self._index.by_binding
+    def _buffer_sets(self) -> tuple[BufferSet, ...]:
+        return self._pages.basis.buffers, self._pages.differences.buffers, self._index
 
     def layout(self, layer: int) -> CacheLayout:
         rope = self._config.layers[layer].rope

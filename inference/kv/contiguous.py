@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from inference.events import KvGroupStats
 from inference.kernels.dispatch import Binding, CacheLayout
-from inference.kv.gpu_store import BufferSet, GpuMemory
+from inference.kv.gpu_store import BufferSet, GpuMemory, InBuffers
 from inference.kv.host_arrays import HostMemory, LayerArrays
 from inference.kv.layout import LayerGroup, grown_capacity
 from inference.models.config import ModelConfig
@@ -77,7 +74,7 @@ class NumpyContiguous:
         self._capacity = 0
 
 
-class GpuContiguous:
+class GpuContiguous(InBuffers):
     """In GPU buffers of the cache's dtype, (capacity, K, E)."""
 
     def __init__(self, group: LayerGroup, config: ModelConfig, context: int, memory: GpuMemory) -> None:
@@ -86,19 +83,11 @@ class GpuContiguous:
         self._context = context
         self._memory = memory
         self._capacity = 0
+        self._row_bytes = memory.row_bytes(config)
         self._buffers = BufferSet(memory)
 
-    @property
-    def _row_bytes(self) -> int:
-        """Bytes of the K (or V) of one token in one layer."""
-        return self._config.kv_size * self._memory.itemsize
-
-    @property
-    def version(self) -> int:
-        return self._buffers.version
-
-    def buffers(self) -> Mapping[Binding, Any]:
-        return self._buffers.by_binding
+    def _buffer_sets(self) -> tuple[BufferSet, ...]:
+        return (self._buffers,)
 
     def layout(self, layer: int) -> CacheLayout:
         """How kernels find the cache."""

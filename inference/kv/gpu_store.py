@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from inference.errors import DoesNotFit
 from inference.kernels.dispatch import Binding, CacheLayout
 from inference.kv.layout import Store
+from inference.models.config import ModelConfig
 from inference.plan.ops import ITEMSIZE, DType
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class GpuMemory:
     @property
     def itemsize(self) -> int:
         return ITEMSIZE[self.dtype]
+
+    def row_bytes(self, config: ModelConfig) -> int:
+        """Bytes of the K (or V) of one token in one layer."""
+        return config.kv_size * self.itemsize
 
 
 class GpuStore(Store, Protocol):
@@ -97,3 +102,17 @@ class BufferSet:
                 encoder.copy_buffer_to_buffer(old[binding], 0, buffer, 0, size)
             self._memory.device.queue.submit([encoder.finish()])
         return new
+
+
+class InBuffers:
+    """The part of a GpuStore that tells its buffers: those of the sets that it keeps them in."""
+
+    def _buffer_sets(self) -> tuple[BufferSet, ...]:
+        raise NotImplementedError
+
+    @property
+    def version(self) -> int:
+        return sum(each.version for each in self._buffer_sets())
+
+    def buffers(self) -> Mapping[Binding, Any]:
+        return {binding: buffer for each in self._buffer_sets() for binding, buffer in each.by_binding.items()}

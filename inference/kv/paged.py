@@ -6,15 +6,15 @@ Forks share pages; whoever is about to write a page that others hold takes a cop
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
 import numpy as np
 
 from inference.errors import DoesNotFit
 from inference.events import KvGroupStats
 from inference.kernels.dispatch import Binding, CacheLayout
-from inference.kv.gpu_store import BufferSet, GpuMemory
+from inference.kv.gpu_store import BufferSet, GpuMemory, InBuffers
 from inference.kv.host_arrays import HostMemory, LayerArrays
 from inference.kv.layout import GROWTH_STEP, LayerGroup
 from inference.kv.page_pool import PAGE_TOKENS, PagePool, pages_for
@@ -238,10 +238,10 @@ class GpuPages:
 def gpu_kv_pages(group: LayerGroup, config: ModelConfig, memory: GpuMemory) -> GpuPages:
     """Pages of keys and of values in the cache's dtype, two buffers a layer: (pages, PAGE_TOKENS, K, E)."""
     bindings = [Binding("kv", f"{layer}.{part}") for layer in group.layers for part in ("k", "v")]
-    return GpuPages(bindings, config.kv_size * memory.itemsize, memory)
+    return GpuPages(bindings, memory.row_bytes(config), memory)
 
 
-class GpuPaged:
+class GpuPaged(InBuffers):
     """One sequence in the pages of GpuPages; its page table is a u32 buffer for the whole context."""
 
     def __init__(
@@ -256,12 +256,8 @@ class GpuPaged:
         self._table_binding = Binding("kv", f"{group.layers[0]}.page_table")
         self._table_buffer = BufferSet(memory)
 
-    @property
-    def version(self) -> int:
-        return self._pages.buffers.version + self._table_buffer.version
-
-    def buffers(self) -> Mapping[Binding, Any]:
-        return self._pages.buffers.by_binding | self._table_buffer.by_binding
+    def _buffer_sets(self) -> tuple[BufferSet, ...]:
+        return self._pages.buffers, self._table_buffer
 
     def layout(self, layer: int) -> CacheLayout:
         bindings = (Binding("kv", f"{layer}.k"), Binding("kv", f"{layer}.v"), self._table_binding)
@@ -292,7 +288,7 @@ class GpuPaged:
         return other
 
     def stats(self, length: int, context: int) -> KvGroupStats:
-        row_bytes = 2 * self._config.kv_size * self._memory.itemsize
+        row_bytes = 2 * self._memory.row_bytes(self._config)
         return paged_stats(self.group, row_bytes, length, len(self.table.pages), context)
 
     def cells(self, length: int) -> str:

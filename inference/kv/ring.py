@@ -7,14 +7,11 @@ capacity = window + chunk - 1 + tokens in flight.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from inference.events import KvGroupStats
 from inference.kernels.dispatch import Binding, CacheLayout
-from inference.kv.gpu_store import BufferSet, GpuMemory
+from inference.kv.gpu_store import BufferSet, GpuMemory, InBuffers
 from inference.kv.host_arrays import HostMemory, LayerArrays
 from inference.kv.layout import LayerGroup
 from inference.models.config import ModelConfig
@@ -118,7 +115,7 @@ class NumpyRing:
         self._arrays.clear()
 
 
-class GpuRing:
+class GpuRing(InBuffers):
     """In GPU buffers of the cache's dtype, (capacity, K, E)."""
 
     def __init__(self, group: LayerGroup, config: ModelConfig, slots: RingSlots, memory: GpuMemory) -> None:
@@ -126,19 +123,11 @@ class GpuRing:
         self._config = config
         self._slots = slots
         self._memory = memory
+        self._row_bytes = memory.row_bytes(config)
         self._buffers = BufferSet(memory)
 
-    @property
-    def _row_bytes(self) -> int:
-        """Bytes of the K (or V) of one token in one layer."""
-        return self._config.kv_size * self._memory.itemsize
-
-    @property
-    def version(self) -> int:
-        return self._buffers.version
-
-    def buffers(self) -> Mapping[Binding, Any]:
-        return self._buffers.by_binding
+    def _buffer_sets(self) -> tuple[BufferSet, ...]:
+        return (self._buffers,)
 
     def layout(self, layer: int) -> CacheLayout:
         bindings = (Binding("kv", f"{layer}.k"), Binding("kv", f"{layer}.v"))

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from inference.events import KvGroupStats
 from inference.kernels.dispatch import STATE, Binding, CacheLayout, Constant, Dispatch
-from inference.kv.gpu_store import BufferSet, GpuMemory
+from inference.kv.gpu_store import BufferSet, GpuMemory, InBuffers
 from inference.kv.host_arrays import HostMemory, LayerArrays
 from inference.kv.layout import LayerGroup
 from inference.kv.page_pool import PAGE_TOKENS, PagePool, pages_for
@@ -211,7 +210,7 @@ def gpu_cold_pages(group: LayerGroup, config: ModelConfig, memory: GpuMemory) ->
     return GpuPages(bindings, _gpu_token_bytes(group, config, memory)[1], memory)
 
 
-class GpuTiered:
+class GpuTiered(InBuffers):
     """One sequence in GPU buffers: a hot ring (capacity, K, 2, E) a layer, and cold pages.
 
     One more buffer for all layers holds the boundary, which the GPU moves by itself, and the page table.
@@ -237,12 +236,8 @@ class GpuTiered:
         self._buffers = BufferSet(memory)
         self._token_bytes = _gpu_token_bytes(group, config, memory)
 
-    @property
-    def version(self) -> int:
-        return self._pages.buffers.version + self._buffers.version
-
-    def buffers(self) -> Mapping[Binding, Any]:
-        return self._pages.buffers.by_binding | self._buffers.by_binding
+    def _buffer_sets(self) -> tuple[BufferSet, ...]:
+        return self._pages.buffers, self._buffers
 
     def layout(self, layer: int) -> CacheLayout:
         hot, cold = Binding("kv", f"{layer}.hot"), Binding("kv", f"{layer}.cold")
@@ -319,7 +314,7 @@ def _gpu_token_bytes(group: LayerGroup, config: ModelConfig, memory: GpuMemory) 
     """Bytes of one token in one layer, hot and cold."""
     columns = row_format(group, config).columns
     cold_itemsize = 4 if COLD_BITS[group.layout] else memory.itemsize
-    return 2 * config.kv_size * memory.itemsize, config.num_kv_heads * columns * cold_itemsize
+    return 2 * memory.row_bytes(config), config.num_kv_heads * columns * cold_itemsize
 
 
 def _takes_page(table: PageTable, tiers: Tiers, length: int) -> bool:
