@@ -51,11 +51,16 @@ class WeightStore:
 
     def check(self, plan: Plan) -> None:
         """Raises BadModelFile for the first weight of the plan that is missing or has another shape."""
+        # A tensor that several weights share has the rows of all of them.
+        rows: dict[str, int] = {}
+        for w in self._stored.values():
+            end = w.first_row // w.row_step * w.row_step + w.rows * w.row_step
+            rows[w.tensor] = max(end, rows.get(w.tensor, 0))
         for op in plan.ops:
             for ref in op.weights:
-                # Unfused plans name each weight alone, so its rows are those of the tensor.
+                # Unfused plans name each weight alone.
                 (source,) = ref.sources
-                self._check(self._stored[source], ref)
+                self._check(self._stored[source], rows, ref.columns)
 
     def storage(self, ref: WeightRef) -> tuple[StoredWeight, ...]:
         """Where the file holds a weight: equal for an embedding and a head that are tied."""
@@ -96,16 +101,13 @@ class WeightStore:
         except UnsupportedModel as error:
             raise UnsupportedModel(f"{self._file.path.name}: tensor {name} {error}") from None
 
-    def _check(self, stored: StoredWeight, ref: WeightRef) -> None:
+    def _check(self, stored: StoredWeight, rows: Mapping[str, int], columns: int) -> None:
         where = self._file.path.name
-        # A tensor that several weights share has the rows of all of them.
-        sharing = [w for w in self._stored.values() if w.tensor == stored.tensor]
-        rows = max(w.first_row // w.row_step * w.row_step + w.rows * w.row_step for w in sharing)
         for name in stored.tensors:
             info = self._file.tensors.get(name)
             if info is None:
                 raise BadModelFile(f"{where}: tensor {name} is missing; fetch the file again or convert it anew")
-            expected = _shape(info, stored, rows, ref.columns)
+            expected = _shape(info, stored, rows[stored.tensor], columns)
             if info.shape != expected:
                 raise BadModelFile(
                     f"{where}: tensor {name} has shape {info.shape}, expected {expected} from the model's config"
