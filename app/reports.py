@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from app.terminal import ProgressLine, print_table
 from inference.events import Loading
@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from inference.bench_layouts import OpenEngine
     from inference.plan.explain import PlanRow
 
+T = TypeVar("T")
+
+
+class Report(Protocol):
+    """What the engine measured or found: as a table, and as what JSON can hold."""
+
+    @property
+    def rows(self) -> Any: ...
+    def to_json(self) -> Any: ...
+
+
 _PHASES: tuple[Literal["decode", "prefill"], ...] = ("decode", "prefill")
 
 
@@ -22,12 +33,7 @@ def doctor(as_json: bool) -> int:
     """What this machine offers."""
     from inference.doctor import report
 
-    found = report()
-    if as_json:
-        print(json.dumps(found.to_json(), ensure_ascii=False))
-    else:
-        print_table(found.rows)
-    return 0
+    return _tell(report(), as_json)
 
 
 def plan(engine: Engine, as_json: bool) -> int:
@@ -58,16 +64,8 @@ def bench(
     """Speed and memory, measured."""
     from inference.bench import run
 
-    progress = ProgressLine()
-    try:
-        found = run(engine, prompts, generate, depths, progress=lambda stage: progress(Loading(stage, 0, 0)))
-    finally:
-        progress.wipe()
-    if as_json:
-        print(json.dumps(found.to_json(), ensure_ascii=False))
-    else:
-        print_table(found.rows)
-    return 0
+    found = _measured(lambda stage: run(engine, prompts, generate, depths, progress=stage))
+    return _tell(found, as_json)
 
 
 def bench_layouts(
@@ -76,31 +74,33 @@ def bench_layouts(
     """The layouts of the KV cache side by side."""
     from inference.bench_layouts import run
 
-    progress = ProgressLine()
-    try:
-        found = run(open_engine, layouts, depth, generate, lambda stage: progress(Loading(stage, 0, 0)))
-    finally:
-        progress.wipe()
-    if as_json:
-        print(json.dumps(found.to_json(), ensure_ascii=False))
-        return 0
-    print_table(found.rows)
-    print(*found.legend, sep="\n")
-    return 0
+    found = _measured(lambda stage: run(open_engine, layouts, depth, generate, stage))
+    return _tell(found, as_json, found.legend)
 
 
 def bench_matmul(shape: str, as_json: bool) -> int:
     """One-row matmuls by format, beside the bandwidth of the device's memory."""
     from inference.bench_matmul import run
 
+    found = _measured(lambda stage: run(shape, progress=stage))
+    return _tell(found, as_json, found.legend)
+
+
+def _measured(measure: Callable[[Callable[[str], None]], T]) -> T:
+    """What `measure` finds, while the stages that it names are shown."""
     progress = ProgressLine()
     try:
-        found = run(shape, progress=lambda stage: progress(Loading(stage, 0, 0)))
+        return measure(lambda stage: progress(Loading(stage, 0, 0)))
     finally:
         progress.wipe()
+
+
+def _tell(found: Report, as_json: bool, legend: Sequence[str] = ()) -> int:
+    """Print a report: one JSON object, or a table and what its figures mean."""
     if as_json:
         print(json.dumps(found.to_json(), ensure_ascii=False))
         return 0
     print_table(found.rows)
-    print(*found.legend, sep="\n")
+    if legend:
+        print(*legend, sep="\n")
     return 0
