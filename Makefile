@@ -20,7 +20,7 @@ test: lint fixtures
 	$(PYTEST) -m "alone and not slow"
 
 test-all: lint fixtures
-	$(PYTEST) $(TOGETHER) -m "not alone"
+	$(PYTEST) $(TOGETHER) -m "not alone" --hypothesis-profile=new
 	$(PYTEST) -m alone
 
 lint: .venv/development-installed

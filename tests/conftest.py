@@ -7,8 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
+
+# The same examples in every run, so that a change is judged by itself; `make test-all` draws new ones.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("new", derandomize=False, print_blob=True)
+hypothesis.settings.load_profile("same")
 
 DATA = Path(__file__).parent / "data"
 MODELS = Path(os.environ.get("GLASSCHAT_TEST_MODELS") or "~/.cache/glasschat-tests").expanduser()

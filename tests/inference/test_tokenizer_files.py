@@ -133,7 +133,14 @@ def test_added_tokens_are_found_as_by_the_library(
     tokenizer = Tokenizer.from_folder(folder)
     for _ in range(5):
         text = "".join(data.draw(st.lists(st.sampled_from(FRAGMENTS), max_size=8)))
-        assert tokenizer.encode(text, parse_special=True) == library_ids(folder, text)
+        ids = tokenizer.encode(text, parse_special=True)
+        try:
+            expected = library_ids(folder, text)
+        except BaseException as error:  # on a few of these texts the library itself panics
+            if type(error).__name__ != "PanicException":
+                raise
+            continue
+        assert ids == expected
 
 
 METASPACE = [{"type": "Metaspace", "replacement": "▁", "prepend_scheme": s, "split": True} for s in ("first", "always")]
