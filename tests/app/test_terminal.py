@@ -13,7 +13,9 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from inference.catalog import HubSource, load_catalog
 from tests.app.conftest import without_size
+from tests.fake_hub import FakeHub, running_hub
 
 ROOT = Path(__file__).parents[2]
 MAIN = "import sys; from app.cli import main; sys.exit(main())"
@@ -49,9 +51,8 @@ def chat(home: Path, size: tuple[int, int], *flags: str) -> Iterator[pexpect.spa
     assert "Traceback" not in drawn and "XDG_RUNTIME_DIR" not in drawn
 
 
-@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
-def test_a_person_talks_and_leaves(smollm2_path: Path, tmp_path: Path, size: tuple[int, int]) -> None:
-    with chat(tmp_path, size, "-m", str(smollm2_path)) as child:
+def test_a_person_talks_and_leaves(smollm2_path: Path, tmp_path: Path) -> None:
+    with chat(tmp_path, (80, 24), "-m", str(smollm2_path)) as child:
         child.expect("is ready after")
         child.send("What is the capital of France?\r")
         child.expect("The capital of France is Paris")
@@ -70,9 +71,28 @@ def shows(child: pexpect.spawn, *parts: str) -> None:
         drawn += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", child.read_nonblocking(65536, timeout=30))
 
 
-def test_a_person_stops_edits_branches_and_comes_back(smollm2_path: Path, tmp_path: Path) -> None:
-    with chat(tmp_path, (120, 40), "-m", str(smollm2_path)) as child:
-        child.expect("is ready after")
+@pytest.fixture
+def hub(smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A hub that has the starter model and no other."""
+    catalog = load_catalog()
+    starter = catalog.find(catalog.starter)
+    assert starter is not None
+    source = next(source for source in starter.sources if isinstance(source, HubSource))
+    with running_hub(monkeypatch, tmp_path / "hub") as hub:
+        hub.put(source.repo, starter.file, smollm2_path.read_bytes())
+        hub.etags[f"{source.repo}/{starter.file}"] = starter.sha256
+        hub.commits[source.repo] = source.revision
+        yield hub
+
+
+def test_a_first_session_from_the_empty_home_to_the_conversation_that_is_gone_on_with(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    with chat(tmp_path, (120, 40)) as child:
+        shows(child, "SmolLM2 135M Instruct", "start here")
+        child.send("\r")
+        shows(child, "is ready after")
+        assert len(hub.downloads()) == 1
         child.send("Tell me a long story about a dragon.\r")
         shows(child, "There was a time when")
         child.send("\x1b")  # Esc
@@ -82,9 +102,18 @@ def test_a_person_stops_edits_branches_and_comes_back(smollm2_path: Path, tmp_pa
         child.send("\x15\x0b")  # Ctrl+U, Ctrl+K: empty the line
         child.send("What is the capital of France?\r")
         shows(child, "< 2/2 >", "Paris", "tokens · ")
+        child.send("\x1b[1;3D")  # Alt+Left
+        shows(child, "< 1/2 >", "There was a time when", "stopped")
+        child.send("\x1b[1;3C")  # Alt+Right
+        shows(child, "< 2/2 >", "Paris")
+        for opened, words in (("\x1bOQ", "attention.qkv"), ("\x1bOR", "staging"), ("\x1bOS", "a cell")):  # F2, F3, F4
+            child.send(opened)
+            shows(child, words)
+        child.send("\x1bOQ")
         child.send("\x1b[18~")  # F7
         shows(child, "Kernels")
         child.send("k")
         shows(child, "feed_forward.down")
     with chat(tmp_path, (120, 40), "--continue") as child:
-        shows(child, "< 2/2 >", "Paris", "is ready after")
+        shows(child, "What is the capital of France?", "< 2/2 >", "Paris", "feed_forward.down", "is ready after")
+    assert len(hub.downloads()) == 1
