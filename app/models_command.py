@@ -68,6 +68,7 @@ def info(name: str, catalog: Catalog, store: hub.Store, options: EngineOptions |
         rows += [("size", format_bytes(found.bytes)), ("location", "not on this machine")]
     rows += [("source", str(each)) for each in found.sources]
     if found.path:
+        rows += [("stops", _stops(found.path))]
         rows += fit_rows(found.path, options or EngineOptions())
     print_table(rows + asked)
     return 0
@@ -107,6 +108,18 @@ def _own_licence(path: Path) -> Rows:
     except GlasschatError:
         licence = None
     return [("licence", str(licence))] if licence else []
+
+
+def _stops(path: Path) -> str:
+    """The tokens at which its replies end, and what names them."""
+    from inference.loading import read_text
+    from inference.model_files import open_files
+    from inference.stop_tokens import describe_stops
+
+    try:
+        return describe_stops(read_text(open_files(path)).tokenizer.vocabulary.stops)
+    except GlasschatError as error:
+        return f"not known: {error}"
 
 
 def _describe(choice: Choice, chosen: bool) -> str:

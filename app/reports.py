@@ -37,7 +37,9 @@ def doctor(as_json: bool) -> int:
 
 
 def plan(engine: Engine, as_json: bool) -> int:
-    """Each operation of the model's decode and prefill plans, as it would run."""
+    """Each operation of the model's decode and prefill plans, as it would run, and where its replies end."""
+    from inference.stop_tokens import describe_stops
+
     plans = {phase: engine.plan(phase) for phase in _PHASES}
     if as_json:
         print(json.dumps({phase: [asdict(row) for row in rows] for phase, rows in plans.items()}, ensure_ascii=False))
@@ -47,6 +49,7 @@ def plan(engine: Engine, as_json: bool) -> int:
         header = ("LAYER", "OPERATION", "IN -> OUT", "WEIGHTS", "SUM IN", "SHAPE", "KERNEL", "ON", "WHY")
         print_table([header, *map(_plan_cells, rows)])
         print()
+    print(f"stops: {describe_stops(engine.tokenizer.vocabulary.stops)}")
     return 0
 
 

@@ -15,7 +15,7 @@ _PERIOD_S = 0.1
 
 
 class ProgressLine:
-    """One line on stderr that is rewritten in place and wiped at the end; silent unless stderr is a terminal."""
+    """One line on stderr that is rewritten in place and wiped at the end, where stderr is a terminal; and notices."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
@@ -24,12 +24,12 @@ class ProgressLine:
         self._dirty = False
 
     def __call__(self, event: Loading | Notice) -> None:
-        """Show progress, at most ten times a second, or a notice on a line of its own."""
-        if not self._shown:
-            return
+        """Show progress, at most ten times a second; or a notice, wherever stderr goes, on a line of its own."""
         if isinstance(event, Notice):
             self.wipe()
-            print(visible(event.text), file=self._out, flush=True)
+            print(" ".join(visible(event.text).split()), file=self._out, flush=True)
+            return
+        if not self._shown:
             return
         now = time.monotonic()
         if now - self._last < _PERIOD_S and (event.done != event.total or not event.total):

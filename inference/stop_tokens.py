@@ -37,6 +37,12 @@ class StopToken:
     sources: tuple[str, ...]
 
 
+def describe_stops(stops: Iterable[StopToken]) -> str:
+    """The stop tokens for people: text, id, and everything that names each."""
+    told = (f"{stop.text} ({stop.id}, from {', '.join(stop.sources)})" for stop in stops)
+    return "; ".join(told) or "none: replies end at the limit of tokens only"
+
+
 def gather_stops(
     declared: Iterable[tuple[str, int]], added: Mapping[str, int], tokens: Sequence[str]
 ) -> tuple[StopToken, ...]:

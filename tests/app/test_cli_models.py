@@ -38,8 +38,23 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 def test_every_folder(ask: Callable[..., Any], family: str) -> None:
     code, out, err = ask(folder(family), "--json")
     result = json.loads(out)
-    assert (code, err, result["model"]) == (0, "", family)
+    assert (code, result["model"]) == (0, family)
+    assert err.count("\n") == (family == "gemma2"), "whose template has no place for a system message"
     assert 1 <= len(result["output_tokens"]) <= 6
+
+
+def test_the_tokens_that_end_replies_are_told(ask: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
+    end = "<|im_end|> (501, from config.json, generation_config.json, the tokenizer's eos_token, its text, the chat"
+    for command in (["models", "info", str(folder("qwen3"))], ["doctor", "--plan", "-m", str(folder("qwen3"))]):
+        assert app.cli.main([*command, "--device", "cpu"]) == 0
+        stops = next(line for line in capfd.readouterr().out.splitlines() if line.startswith("stops"))
+        assert "<|endoftext|> (499, from generation_config.json, its text); " + end in stops
+
+
+def test_what_cannot_be_had_is_told_beside_the_output(ask: Callable[..., Any]) -> None:
+    code, out, err = ask(folder("qwen3"), "--json", "--kernels", "prefer:decode_split")
+    assert code == 0 and json.loads(out)["model"] == "qwen3"
+    assert err.startswith("--kernels prefer:decode_split has no effect on the CPU") and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("file", ["model-f16.gguf", "model-q8_0.gguf"])
