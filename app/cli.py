@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.settings import (
@@ -121,6 +122,8 @@ def _parser() -> argparse.ArgumentParser:
     shape.add_argument("--random", choices=tuple(SHAPES), help=random)
     matmul = "measure matmuls of one row in each format, with matrices of this shape (default: 8b)"
     shape.add_argument("--matmul", nargs="?", const="8b", choices=tuple(SHAPES), help=matmul)
+    trace = "also write a timeline of a reply, and of each operation of a step, as a Chrome trace (JSON) to this file"
+    bench.add_argument("--trace", metavar="FILE", type=Path, help=trace)
     bench.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -310,6 +313,12 @@ def _bench(given: Given) -> int:
     from app.ask import UsageError
 
     prompts, generate, depths, layouts = given["prompt"], given["gen"], given["depth"], given.get("kv")
+    if (trace := given["trace"]) is not None:
+        from inference.trace import check_place
+
+        if given["matmul"] or isinstance(layouts, tuple):
+            raise UsageError("--trace is of one model with one KV layout, without --matmul")
+        check_place(trace)
     if given["matmul"]:
         if prompts or generate or depths:
             raise UsageError("--matmul takes no --prompt, --gen or --depth: it runs no model")
@@ -318,7 +327,7 @@ def _bench(given: Given) -> int:
         raise UsageError("KV layouts are compared on a text, which a model with random weights does not know")
     if not isinstance(layouts, tuple):
         with _opened_random(given) if given["random"] else _opened(given) as engine:
-            return reports.bench(engine, prompts, generate, depths or (0,), given["json"])
+            return reports.bench(engine, prompts, generate, depths or (0,), given["json"], trace)
     if prompts is not None or (depths and len(depths) > 1):
         raise UsageError("a comparison of KV layouts takes no --prompt, and one --depth")
     with _located(given) as (path, progress):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from app.terminal import ProgressLine, print_table
@@ -62,12 +63,24 @@ def _plan_cells(row: PlanRow) -> tuple[str, ...]:
 
 
 def bench(
-    engine: Engine, prompts: tuple[int, ...] | None, generate: int | None, depths: tuple[int, ...], as_json: bool
+    engine: Engine,
+    prompts: tuple[int, ...] | None,
+    generate: int | None,
+    depths: tuple[int, ...],
+    as_json: bool,
+    trace: Path | None = None,
 ) -> int:
-    """Speed and memory, measured."""
+    """Speed and memory, measured; and a trace of the first prompt and as many tokens, where there is a file for it."""
     from inference.bench import run
 
     found = _measured(lambda stage: run(engine, prompts, generate, depths, progress=stage))
+    if trace is not None:
+        from inference.trace import record, write_trace
+
+        prompt, tokens = found.prefill[0].tokens, found.decode[0].tokens
+        spans, notices = _measured(lambda stage: record(engine, prompt, tokens, stage))
+        write_trace(spans, trace)
+        found = replace(found, trace=str(trace), notices=(*found.notices, *notices))
     return _tell(found, as_json)
 
 

@@ -67,7 +67,10 @@ class DecodeSpeed:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """The figures. `notices` says what was left out; `memory` is as at the end, with the peaks of the whole process."""
+    """The figures. `notices` says what was left out; `memory` is as at the end, with the peaks of the whole process.
+
+    `trace` is the file with a trace of what was measured, if one was asked for.
+    """
 
     model: str
     device: str
@@ -80,6 +83,7 @@ class BenchReport:
     decode: tuple[DecodeSpeed, ...]
     memory: MemoryStats
     notices: tuple[str, ...]
+    trace: str | None = None
 
     @property
     def rows(self) -> tuple[tuple[str, str], ...]:
@@ -104,6 +108,7 @@ class BenchReport:
                 if self.repeats > 1
                 else "once, greedy, random tokens",
             ),
+            *([("trace", f"{self.trace}; chrome://tracing and ui.perfetto.dev show it")] if self.trace else []),
             *(("notice", notice) for notice in self.notices),
         )
 

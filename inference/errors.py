@@ -63,3 +63,7 @@ class Cancelled(GlasschatError):
 
 class LayoutUnavailable(GlasschatError):
     """A KV layout was asked for that does not exist or that this model cannot use."""
+
+
+class NotWritten(GlasschatError):
+    """A file that was asked for cannot be written."""

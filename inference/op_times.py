@@ -10,7 +10,7 @@ from itertools import cycle, islice
 from statistics import median
 from typing import Any, Literal
 
-from inference.executor import Executor
+from inference.executor import Executor, StepTimes
 from inference.sequence import Sequence
 
 _BUDGET_S = 0.3
@@ -38,6 +38,22 @@ def time_ops(executor: Executor[Any], sequence: Sequence, phase: Literal["decode
 
     Raises DeviceUnavailable where the device has no clock for it, DoesNotFit where another sequence has no room.
     """
+    steps, rows, depth = _time_steps(executor, sequence, phase)
+    ops = tuple(median(each) for each in zip(*(step.ops for step in steps), strict=True))
+    return OpTimes(phase, ops, median(step.whole for step in steps), rows, depth, len(steps))
+
+
+def time_one_step(executor: Executor[Any], sequence: Sequence, phase: Literal["decode", "prefill"]) -> OpTimes:
+    """As `time_ops`, but all figures are those of one step, of median length among `steps`: they belong together."""
+    steps, rows, depth = _time_steps(executor, sequence, phase)
+    typical = sorted(steps, key=lambda step: sum(step.ops))[len(steps) // 2]
+    return OpTimes(phase, typical.ops, typical.whole, rows, depth, len(steps))
+
+
+def _time_steps(
+    executor: Executor[Any], sequence: Sequence, phase: Literal["decode", "prefill"]
+) -> tuple[list[StepTimes], int, int]:
+    """The steps, the tokens of each, and how many stand before them."""
     held = sequence.token_ids
     if phase == "decode":
         ids, step = list(held[-1:]) or [0], _before_last(sequence)
@@ -48,8 +64,7 @@ def time_ops(executor: Executor[Any], sequence: Sequence, phase: Literal["decode
         steps = [executor.time_step(at.cache, ids)]
         while len(steps) < _MOST_STEPS and time.perf_counter() - began < _BUDGET_S:
             steps.append(executor.time_step(at.cache, ids))
-    ops = tuple(median(each) for each in zip(*(step.ops for step in steps), strict=True))
-    return OpTimes(phase, ops, median(step.whole for step in steps), len(ids), depth, len(steps))
+    return steps, len(ids), depth
 
 
 @contextmanager

@@ -148,6 +148,8 @@ def test_the_last_model_used_is_used_again(chat: Any, model: str) -> None:
         ("bench", "--random", "1b", "--matmul", "1b"),
         ("bench", "--random", "9b"),
         ("bench", "--matmul", "--depth", "5"),
+        ("bench", "--matmul", "--trace", "trace.json"),
+        ("bench", "--kv", "all", "--trace", "trace.json"),
         ("ask", "x", "--kv", "heap"),
         ("--continue", "ask", "x"),
         ("--continue",),
@@ -280,3 +282,14 @@ def test_the_plan_is_printed(chat: Any, model: str, capfd: pytest.CaptureFixture
     out = capfd.readouterr().out
     assert "decode: 9 operations" in out and "prefill: 9 operations" in out
     assert "q4_1" in out and "not gemv_coop: the adapter lacks cooperative matrices" in out
+
+
+def test_bench_writes_a_trace(homeless: Path, tiny: Callable[[str], Path], capfd: pytest.CaptureFixture[str]) -> None:
+    path = homeless / "trace.json"
+    arguments = ("bench", "-m", str(tiny("llama")), "--device", "cpu", "--prompt", "5", "--gen", "2", "--json")
+    assert app.cli.main((*arguments, "--trace", str(path))) == 0
+    assert json.loads(capfd.readouterr().out)["trace"] == str(path)
+    assert any(event["name"] == "token 2" for event in json.loads(path.read_text())["traceEvents"])
+    assert app.cli.main((*arguments, "--trace", str(homeless / "none" / "trace.json"))) == 1
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\n") == 1 and "cannot be written to" in err
