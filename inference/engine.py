@@ -15,6 +15,7 @@ from inference.chat_template import encode_chat
 from inference.events import Event, MemoryStats
 from inference.executor import Executor, SampleRequest, StepCost
 from inference.generation import Generation
+from inference.kv.choose import choose_layouts
 from inference.loading import Device, OpenedModel, OpenOptions, Progress, no_progress, open_model, read_adapters
 from inference.lora.adapter_set import AdapterSet
 from inference.op_times import OpTimes, time_ops
@@ -90,9 +91,10 @@ class Engine:
         """
         self._executor.set_adapters(read_adapters(self.config, loras, progress, self.adapters))
 
-    def sequence(self) -> Sequence:
-        """An empty KV state."""
-        return Sequence(self._executor, self._executor.new_cache(self.info.context))
+    def sequence(self, kv: str | None = None) -> Sequence:
+        """An empty KV state, in the KV layout of that name where it is not the engine's. Raises LayoutUnavailable."""
+        groups = None if kv is None else choose_layouts(self.config, kv)
+        return Sequence(self._executor, self._executor.new_cache(self.info.context, groups))
 
     def render(self, messages: Messages, add_generation_prompt: bool = True, **variables: Any) -> str:
         """The conversation as the model's template writes it. Raises BadTemplate.

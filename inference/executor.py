@@ -10,7 +10,7 @@ from typing import Literal, Protocol, TypeVar
 import numpy as np
 
 from inference.events import MemoryStats, StepSpans
-from inference.kv.layout import KvCache
+from inference.kv.layout import KvCache, LayerGroup
 from inference.lora.adapter_set import AdapterSet
 from inference.models.config import ModelConfig
 from inference.plan.explain import PlanRow
@@ -76,8 +76,8 @@ class Executor(Protocol[Cache]):
         Raises DoesNotFit, and then goes on with those before.
         """
 
-    def new_cache(self, context: int) -> Cache:
-        """An empty KV cache for up to `context` tokens."""
+    def new_cache(self, context: int, groups: Sequence[LayerGroup] | None = None) -> Cache:
+        """An empty KV cache for up to `context` tokens, with other layouts than usual where `groups` says so."""
 
     def forward(self, cache: Cache, ids: Sequence[int], logits: Logits) -> np.ndarray | None:
         """Append up to `chunk` tokens; returns float32 logits (V,) for "last", (T, V) for "all", None for "none"."""

@@ -103,8 +103,8 @@ class NumpyExecutor:
         self._programs.clear()
         self._adapter_weights.clear()
 
-    def new_cache(self, context: int) -> NumpyCache:
-        return self._caches.new(context)
+    def new_cache(self, context: int, groups: Sequence[LayerGroup] | None = None) -> NumpyCache:
+        return self._caches.new(context, groups)
 
     def plan(self, rows: int, logits: Logits, sampled: bool = False) -> Plan:
         """The plan for one row or many (up to `chunk`), made once."""

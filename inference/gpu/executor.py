@@ -159,8 +159,8 @@ class WebGpuExecutor:
             self._plan_version += 1
             self._free_scratch()
 
-    def new_cache(self, context: int) -> GpuCache:
-        return self._caches.new(context)
+    def new_cache(self, context: int, groups: Sequence[LayerGroup] | None = None) -> GpuCache:
+        return self._caches.new(context, groups)
 
     def plan(self, rows: int, logits: Logits, sampled: bool = False) -> Plan:
         """The fused plan for a bucket of rows, made once."""

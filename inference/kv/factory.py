@@ -13,9 +13,9 @@ from inference.kv.gpu_store import GpuMemory, GpuStore
 from inference.kv.host_arrays import HostMemory
 from inference.kv.layout import KvCache, LayerGroup, Store
 from inference.kv.page_pool import PagePool
-from inference.kv.paged import GpuPaged, NumpyPaged, NumpyPages, gpu_kv_pages
+from inference.kv.paged import GpuPaged, GpuPages, NumpyPaged, NumpyPages, gpu_kv_pages
 from inference.kv.ring import GpuRing, NumpyRing, RingSlots
-from inference.kv.tiered import COLD_BITS, GpuTiered, NumpyColdPages, NumpyTiered, Tiers, gpu_cold_pages
+from inference.kv.tiered import GpuTiered, NumpyColdPages, NumpyTiered, Tiers, gpu_cold_pages
 from inference.models.config import ModelConfig
 
 UNLIMITED_PAGES = 2**31
@@ -40,21 +40,9 @@ class NumpyCaches:
         self._groups = tuple(groups)
         self._chunk = chunk
         self._memory = HostMemory()
-        self._pages = {
-            group: NumpyPages(group, config, PagePool(UNLIMITED_PAGES), self._memory)
-            for group in groups
-            if group.layout == "paged"
-        }
-        self._cold_pages = {
-            group: NumpyColdPages(group, config, PagePool(UNLIMITED_PAGES), self._memory)
-            for group in groups
-            if group.layout in COLD_BITS
-        }
-        self._basis_pages = {
-            group: NumpyBdpaPages(group, config, UNLIMITED_PAGES, self._memory)
-            for group in groups
-            if group.layout == "bdpa"
-        }
+        self._pages: dict[LayerGroup, NumpyPages] = {}
+        self._cold_pages: dict[LayerGroup, NumpyColdPages] = {}
+        self._basis_pages: dict[LayerGroup, NumpyBdpaPages] = {}
 
     @property
     def nbytes(self) -> int:
@@ -65,9 +53,9 @@ class NumpyCaches:
         """Free the memory of every cache."""
         self._memory.close()
 
-    def new(self, context: int) -> KvCache[NumpyStore]:
-        """An empty cache for up to `context` tokens."""
-        return KvCache([self._store(group, context) for group in self._groups], context)
+    def new(self, context: int, groups: Sequence[LayerGroup] | None = None) -> KvCache[NumpyStore]:
+        """An empty cache for up to `context` tokens, with the layouts of `groups` where they are given."""
+        return KvCache([self._store(group, context) for group in groups or self._groups], context)
 
     def _store(self, group: LayerGroup, context: int) -> NumpyStore:
         match group.layout:
@@ -78,11 +66,18 @@ class NumpyCaches:
                 slots = RingSlots(group.window, self._chunk, 0, context)
                 return NumpyRing(group, self._config, slots, self._memory)
             case "paged":
+                if group not in self._pages:
+                    self._pages[group] = NumpyPages(group, self._config, PagePool(UNLIMITED_PAGES), self._memory)
                 return NumpyPaged(group, self._config, self._pages[group])
             case "tiered" | "tiered-int8" | "tiered-int4":
                 tiers = Tiers.of(group, self._chunk, 0, context)
+                if group not in self._cold_pages:
+                    pool = PagePool(UNLIMITED_PAGES)
+                    self._cold_pages[group] = NumpyColdPages(group, self._config, pool, self._memory)
                 return NumpyTiered(group, self._config, tiers, self._cold_pages[group], self._memory)
             case "bdpa":
+                if group not in self._basis_pages:
+                    self._basis_pages[group] = NumpyBdpaPages(group, self._config, UNLIMITED_PAGES, self._memory)
                 return NumpyBdpa(group, self._config, self._basis_pages[group])
             case other:
                 raise AssertionError(f"no NumPy store for {other}")
@@ -95,15 +90,13 @@ class GpuCaches:
         self._config = config
         self._groups = tuple(groups)
         self._memory = memory
-        self._pages = {group: gpu_kv_pages(group, config, memory) for group in groups if group.layout == "paged"}
-        self._cold_pages = {
-            group: gpu_cold_pages(group, config, memory) for group in groups if group.layout in COLD_BITS
-        }
-        self._basis_pages = {group: GpuBdpaPages(group, config, memory) for group in groups if group.layout == "bdpa"}
+        self._pages: dict[LayerGroup, GpuPages] = {}
+        self._cold_pages: dict[LayerGroup, GpuPages] = {}
+        self._basis_pages: dict[LayerGroup, GpuBdpaPages] = {}
 
-    def new(self, context: int) -> KvCache[GpuStore]:
-        """An empty cache for up to `context` tokens."""
-        return KvCache([self._store(group, context) for group in self._groups], context)
+    def new(self, context: int, groups: Sequence[LayerGroup] | None = None) -> KvCache[GpuStore]:
+        """An empty cache for up to `context` tokens, with the layouts of `groups` where they are given."""
+        return KvCache([self._store(group, context) for group in groups or self._groups], context)
 
     def _store(self, group: LayerGroup, context: int) -> GpuStore:
         memory = self._memory
@@ -115,11 +108,17 @@ class GpuCaches:
                 slots = RingSlots(group.window, memory.chunk, memory.in_flight, context)
                 return GpuRing(group, self._config, slots, memory)
             case "paged":
+                if group not in self._pages:
+                    self._pages[group] = gpu_kv_pages(group, self._config, memory)
                 return GpuPaged(group, self._config, context, self._pages[group], memory)
             case "tiered" | "tiered-int8" | "tiered-int4":
                 tiers = Tiers.of(group, memory.chunk, memory.in_flight, context)
+                if group not in self._cold_pages:
+                    self._cold_pages[group] = gpu_cold_pages(group, self._config, memory)
                 return GpuTiered(group, self._config, context, tiers, self._cold_pages[group], memory)
             case "bdpa":
+                if group not in self._basis_pages:
+                    self._basis_pages[group] = GpuBdpaPages(group, self._config, memory)
                 return GpuBdpa(group, self._config, context, self._basis_pages[group], memory)
             case other:
                 raise AssertionError(f"no GPU store for {other}")
