@@ -67,8 +67,9 @@ class Executor(Protocol[Cache]):
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Bring the weights to the device; `progress` hears (weights done, weights in all). Raises DoesNotFit."""
 
-    adapters: AdapterSet
-    """The LoRA adapters in use; see `set_adapters`."""
+    @property
+    def adapters(self) -> AdapterSet:
+        """The LoRA adapters in use; see `set_adapters`."""
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         """Use these adapters from the next step on. Caches filled before hold what other adapters made.

@@ -11,43 +11,32 @@ from typing import Any, Literal
 
 import numpy as np
 
-from inference.errors import DeviceUnavailable, DoesNotFit
+from inference.errors import DeviceUnavailable
 from inference.events import MemoryStats, StepSpans
 from inference.executor import SampleRequest, StepCost, StepTimes, host_stream
-from inference.gpu.adapter_weights import AdapterWeights
 from inference.gpu.buffers import BufferPool
 from inference.gpu.device import RAISED_LIMITS, AdapterReport, DeviceCaps, describe_caps, open_device
-from inference.gpu.encoder import PassEncoder, Prepared
-from inference.gpu.pipelines import PipelineCache
+from inference.gpu.encoder import PassEncoder
 from inference.gpu.polling import ask_instead_of_waiting
 from inference.gpu.probes import probe_subgroups
-from inference.gpu.program import Program, decide, make_program, make_scratch
+from inference.gpu.programs import ROW_BUCKETS, GpuCache, Programs, step_rows
 from inference.gpu.queue import StepQueue, run_once
 from inference.gpu.timing import time_passes
-from inference.gpu.weights import DeviceWeights, device_formats
 from inference.host_memory import peak_resident_bytes
 from inference.kernels.base import KernelPreference
-from inference.kernels.dispatch import Binding, KernelContext
+from inference.kernels.dispatch import Binding
 from inference.kernels.registry import check_names
-from inference.kernels.sample import RESULT_WORDS, SETTINGS_WORDS, pack_settings, unpack_result
+from inference.kernels.sample import pack_settings, unpack_result
 from inference.kv.factory import GpuCaches
-from inference.kv.gpu_store import GpuMemory, GpuStore
-from inference.kv.layout import KvCache, LayerGroup
+from inference.kv.gpu_store import GpuMemory
+from inference.kv.layout import LayerGroup
 from inference.lora.adapter_set import AdapterSet
-from inference.models.config import ModelConfig, RopeConfig
+from inference.models.config import ModelConfig
 from inference.plan.build import build
-from inference.plan.explain import PlanRow, explain
-from inference.plan.fuse import fuse
+from inference.plan.explain import PlanRow
 from inference.plan.ops import DType, Logits, Plan
-from inference.rope import rope_table
 from inference.sampling import Sampled, Sampling
 from inference.weights import WeightStore
-
-ROW_BUCKETS = (1, 8, 32, 64, 256)
-"""A step runs the program of the smallest bucket that holds its rows; rows beyond them leave early."""
-
-KV_BUCKETS = (256, 1024, 4096, 16384, 65536, 2**31)
-"""Decode programs are made for the smallest bucket that holds kv_len: what splits the KV range depends on it."""
 
 # Tokens in flight: enough that the GPU never waits for Python. On a software adapter a step takes a second and
 # what is computed past a stop is lost, so only one.
@@ -57,29 +46,10 @@ SOFTWARE_DEPTH = 1
 LOGITS_BYTES = 64 * 1024 * 1024
 """Most memory for the logits of one step, where those of all rows are wanted."""
 
-PlanKey = tuple[int, Logits, bool]
-GpuCache = KvCache[GpuStore]
-
-
-def step_rows(caps: DeviceCaps) -> int:
-    """Most tokens of one step. A software adapter takes most of a second for 64: smaller steps are cancelled sooner."""
-    return ROW_BUCKETS[-2] if caps.software else ROW_BUCKETS[-1]
-
 
 def steps_in_flight(caps: DeviceCaps) -> int:
     """Steps that are submitted before the result of the first is read."""
     return SOFTWARE_DEPTH if caps.software else DEPTH
-
-
-def shared_sizes(config: ModelConfig, chunk: int) -> dict[Binding, int]:
-    """Bytes of the buffers that all programs share, for steps of up to `chunk` tokens."""
-    return {
-        Binding("state"): 16,
-        Binding("tokens"): chunk * 4,
-        Binding("sampling"): SETTINGS_WORDS * 4,
-        Binding("counts"): config.vocab_size * 4,
-        Binding("result"): RESULT_WORDS * 4,
-    }
 
 
 class WebGpuExecutor:
@@ -118,63 +88,43 @@ class WebGpuExecutor:
         if "f16" in (dtype, kv_dtype) and not self.caps.f16:
             raise DeviceUnavailable(f"{report.name} has no 16-bit floats (shader-f16); use --dtype f32")
         store.check(build(config, 1, "last"))
-        self._store = store
-        self._preferences = tuple(preferences)
         self._pool = BufferPool(self._gpu, self.caps.max_buffer, memory_limit)
-        self._pipelines = PipelineCache(self._gpu)
         self._encoder = PassEncoder(raw_encoding)
-        self._weights = DeviceWeights(store, self._pool, self.caps.max_binding)
-        self.adapters = AdapterSet(config)
-        self._adapter_weights = AdapterWeights(self._pool, self.caps.max_binding)
-        self._plans: dict[PlanKey, Plan] = {}
-        self._plan_version = 0
-        self._scratch: dict[PlanKey, dict[Binding, Any]] = {}
-        self._rope: dict[RopeConfig, tuple[int, Any]] = {}
-        self._shared = self._make_shared_buffers()
         depth = steps_in_flight(self.caps)
-        self._queue = StepQueue(self._gpu, self._pool, self._encoder, self._shared[Binding("result")], depth)
         memory = GpuMemory(self._gpu, self._pool, kv_dtype, self.chunk, depth, self.caps.max_binding)
         self._caches = GpuCaches(config, groups, memory)
-        # Never filled: layouts for what is asked without a sequence at hand.
-        self._any_cache = self._caches.new(config.max_context)
+        any_cache = self._caches.new(config.max_context)
+        self.programs = Programs(
+            config, store, self._gpu, self.caps, self._pool, self._encoder, any_cache, dtype, kv_dtype, preferences
+        )
+        self._shared = self.programs.shared
+        self._queue = StepQueue(self._gpu, self._pool, self._encoder, self._shared[Binding("result")], depth)
         self._dispatches_per_step = 0
         self._limits = {name: self._gpu.limits[name] for name in RAISED_LIMITS}
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Upload the weights; `progress` hears (weights done, weights in all). Raises DoesNotFit."""
-        self._weights.upload(self.plan(1, "last"), progress)
+        self.programs.load(progress)
+
+    @property
+    def adapters(self) -> AdapterSet:
+        return self.programs.adapters
 
     def set_adapters(self, adapters: AdapterSet) -> None:
-        """See Executor. Where only strengths differ, matrices are written anew and every program stays."""
-        before, plans, same_plan = self.adapters, self._plans, adapters.ranks == self.adapters.ranks
-        self.adapters = adapters
-        if not same_plan:
-            self._plans = {}
-        try:
-            self._adapter_weights.upload(adapters, self.plan(1, "last"))
-        except DoesNotFit:
-            self.adapters, self._plans = before, plans
-            raise
-        if not same_plan:
-            self._plan_version += 1
-            self._free_scratch()
+        self.programs.set_adapters(adapters)
 
     def new_cache(self, context: int, groups: Sequence[LayerGroup] | None = None) -> GpuCache:
         return self._caches.new(context, groups)
 
     def plan(self, rows: int, logits: Logits, sampled: bool = False) -> Plan:
         """The fused plan for a bucket of rows, made once."""
-        key = (rows, logits, sampled)
-        if key not in self._plans:
-            plan = build(self.config, rows, logits, sampled, self.dtype, self.kv_dtype, self.adapters.ranks)
-            self._plans[key] = fuse(plan, self._store.formats | self.adapters.formats)
-        return self._plans[key]
+        return self.programs.plan(rows, logits, sampled)
 
     def forward(self, cache: GpuCache, ids: Sequence[int], logits: Logits) -> np.ndarray | None:
         cache.note(cache.length, ids)
         cache.ensure(cache.length + len(ids))
         self._write_step(cache.length, ids)
-        program, prepared = self._program(cache, len(ids), logits, sampled=False)
+        program, prepared = self.programs.program(cache, len(ids), logits, sampled=False)
         cache.begin()
         run_once(self._gpu, self._encoder, prepared)
         cache.length += len(ids)
@@ -182,10 +132,9 @@ class WebGpuExecutor:
             # Waiting here keeps the progress that is reported true, and a cancelled prefill short.
             self._pool.flush()
             return None
-        output = self._scratch[_key(program.plan, False)][Binding("tensor", program.plan.ops[-1].output.name)]
         rows = 1 if logits == "last" else len(ids)
         size = rows * self.config.vocab_size * 4
-        values = np.frombuffer(self._gpu.queue.read_buffer(output, 0, size), np.float32)
+        values = np.frombuffer(self._gpu.queue.read_buffer(self.programs.output(program), 0, size), np.float32)
         return values if logits == "last" else values.reshape(rows, -1)
 
     def stream(self, cache: GpuCache, ids: Sequence[int], request: SampleRequest) -> Generator[Sampled, None, None]:
@@ -230,7 +179,7 @@ class WebGpuExecutor:
             cache.note(before, ids)
             cache.ensure(before + len(ids))
             self._write_step(before, ids)
-            program, prepared = self._program(cache, len(ids), "last", sampled=True)
+            program, prepared = self.programs.program(cache, len(ids), "last", sampled=True)
             cache.begin()
             passes = [self._encoder.prepare(group) for group in program.by_op] if split else [prepared]
             took.append(time_passes(self._gpu, self._encoder, passes))
@@ -239,16 +188,13 @@ class WebGpuExecutor:
         return StepTimes(tuple(took[1]), took[0][0])
 
     def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
-        plan = self.plan(1 if phase == "decode" else self.chunk, "last", sampled=True)
-        decisions, dispatches = decide(plan, self._context(plan, KV_BUCKETS[1], self._any_cache))
-        formats = device_formats(self._store.formats | self.adapters.formats, plan)
-        return explain(plan, decisions, "webgpu", formats, [len(group) for group in dispatches])
+        return self.programs.rows(1 if phase == "decode" else self.chunk)
 
     def memory(self) -> MemoryStats:
-        held, adapters = self._pool.bytes, self._adapter_weights.nbytes
+        held, adapters = self._pool.bytes, self.programs.adapter_weights.nbytes
         return MemoryStats(
             device=self.adapter,
-            weights_by_format=self._weights.bytes_by_format | ({"adapters f32": adapters} if adapters else {}),
+            weights_by_format=self.programs.weights.bytes_by_format | ({"adapters f32": adapters} if adapters else {}),
             weights_bytes=held["weights"],
             kv_bytes=held["kv"],
             scratch_bytes=held["scratch"],
@@ -280,65 +226,12 @@ class WebGpuExecutor:
             cache.ensure(cache.length + 1)
 
     def _submit(self, cache: GpuCache, rows: int) -> None:
-        program, prepared = self._program(cache, rows, "last", sampled=True)
+        program, prepared = self.programs.program(cache, rows, "last", sampled=True)
         cache.begin()
         self._queue.submit(prepared, measured=rows == 1)
         cache.length += rows
         if rows == 1:
             self._dispatches_per_step = len(program.dispatches)
-
-    def _program(self, cache: GpuCache, rows: int, logits: Logits, sampled: bool) -> tuple[Program, Prepared]:
-        """The program for a step of `rows` that begins at the cache's length, bound to the cache's buffers."""
-        row_bucket = next(bucket for bucket in ROW_BUCKETS if rows <= bucket)
-        kv_bucket = next(bucket for bucket in KV_BUCKETS if cache.length + rows <= bucket)
-        versions = (self._plan_version, *(store.version for store in cache.stores))
-        key = (row_bucket, kv_bucket, logits, sampled)
-        if key not in cache.programs or cache.programs[key][0] != versions:
-            plan = self.plan(row_bucket, logits, sampled)
-            buffers = self._weights.buffers | self._adapter_weights.buffers | self._shared
-            buffers |= self._scratch_for(plan, sampled)
-            buffers |= self._rope_tables(cache.context)
-            for store in cache.stores:
-                buffers |= store.buffers()
-            context = self._context(plan, kv_bucket, cache)
-            program = make_program(plan, context, buffers, self._gpu, self._pipelines)
-            cache.programs[key] = (versions, program, self._encoder.prepare(program.dispatches))
-        return cache.programs[key][1:]
-
-    def _context(self, plan: Plan, kv_bucket: int, cache: GpuCache) -> KernelContext:
-        layouts = {layer: cache.store(layer).layout(layer) for layer in range(self.config.num_layers)}
-        placed, preferences = self._weights.placed | self._adapter_weights.placed, self._preferences
-        return KernelContext(self.caps, plan.rows, self.kv_dtype, kv_bucket, placed, layouts, preferences)
-
-    def _scratch_for(self, plan: Plan, sampled: bool) -> dict[Binding, Any]:
-        key = _key(plan, sampled)
-        if key not in self._scratch:
-            self._scratch[key] = make_scratch(plan, self._context(plan, KV_BUCKETS[-1], self._any_cache), self._pool)
-        return self._scratch[key]
-
-    def _free_scratch(self) -> None:
-        for buffers in self._scratch.values():
-            for buffer in {id(buffer): buffer for buffer in buffers.values()}.values():
-                self._pool.destroy(buffer)
-        self._scratch.clear()
-
-    def _rope_tables(self, positions: int) -> dict[Binding, Any]:
-        """The table of each layer's rope for `positions` positions, by layer."""
-        tables = {}
-        for layer, layer_config in enumerate(self.config.layers):
-            rope = layer_config.rope
-            held = self._rope.get(rope)
-            if held is None or held[0] < positions:
-                table = rope_table(rope, 0, positions)
-                buffer = self._pool.create("scratch", table.nbytes, "rope table")
-                self._pool.upload(buffer, table)
-                self._rope[rope] = (positions, buffer)
-            tables[Binding("rope", str(layer))] = self._rope[rope][1]
-        return tables
-
-    def _make_shared_buffers(self) -> dict[Binding, Any]:
-        sizes = shared_sizes(self.config, self.chunk)
-        return {binding: self._pool.create("scratch", size, binding.space) for binding, size in sizes.items()}
 
     def _write_step(self, position: int, ids: Sequence[int]) -> None:
         """Set the step's position, rows and tokens; with nothing in flight, since a step's end sets the next one's."""
@@ -353,10 +246,6 @@ class WebGpuExecutor:
         if request.sampling.has_penalties:
             counts = np.bincount(np.asarray(request.context_ids, np.int64), minlength=self.config.vocab_size)
             self._gpu.queue.write_buffer(self._shared[Binding("counts")], 0, counts.astype(np.uint32))
-
-
-def _key(plan: Plan, sampled: bool) -> PlanKey:
-    return plan.rows, plan.logits, sampled
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from typing import Any
 
 from inference.gpu.buffers import BufferPool
 from inference.gpu.device import DeviceCaps
-from inference.gpu.executor import KV_BUCKETS, ROW_BUCKETS, shared_sizes, step_rows, steps_in_flight
+from inference.gpu.executor import steps_in_flight
 from inference.gpu.program import make_scratch
+from inference.gpu.programs import KV_BUCKETS, ROW_BUCKETS, shared_sizes, step_rows
 from inference.gpu.weights import DeviceWeights
 from inference.kernels.dispatch import Binding, KernelContext
 from inference.kv.factory import GpuCaches

@@ -94,7 +94,7 @@ def test_split_bindings_change_nothing(
 
     monkeypatch.setattr(gpu_executor, "describe_caps", small)
     split = open_webgpu(path)
-    assert all(buffer.size <= max_binding for buffer in split._weights.buffers.values())
+    assert all(buffer.size <= max_binding for buffer in split.programs.weights.buffers.values())
     counts = {row.name: row.dispatches for row in split.plan_rows("decode")}
     assert counts["embedding"] > 1 and counts["lm_head"] > 1 and counts["feed_forward.gate_up"] > 1
     np.testing.assert_array_equal(run_ids(split, IDS), run_ids(whole, IDS))
