@@ -17,6 +17,8 @@ from textual.theme import Theme
 
 from app import clipboard, completion
 from app.engine_thread import EngineThread
+from app.help_topics import topic_at, topic_of
+from app.keys import key_bindings
 from app.model_list import ModelEntry
 from app.options import SAMPLING_NAMES
 from app.panels.names import PANELS
@@ -30,7 +32,7 @@ from app.settings_control import SettingsControl
 from app.start import Start
 from app.store.store import Store
 from app.theme import THEMES
-from app.widgets.prompt import Prompt
+from app.widgets.message_bar import MESSAGE_KEYS, MessageBar
 from inference.fit import Fit
 from inference.kv.names import SUMMARIES
 
@@ -44,6 +46,7 @@ class ChatApp(App[None]):
     TITLE = "Glasschat"
     CSS_PATH = Path(__file__).parent / "screens" / "chat.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "help", "Help", id="app.help", priority=True, tooltip="Help for where you are"),
         Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True, tooltip="Leave Glasschat"),
         Binding("ctrl+p", "command_palette", "All", id="app.palette", priority=True, tooltip="Search all commands"),
         Binding("f9", "settings", "Settings", id="app.settings", show=False, tooltip="All settings, and the keys"),
@@ -67,7 +70,7 @@ class ChatApp(App[None]):
         self._start = start
         self._settings = SettingsControl(self, sources, self._note, self._use)
         arguments = {"model": completion.words(self._model_names), "set": completion.settings(self._known_settings)}
-        self._chat = ChatScreen(engine, store, start, arguments)
+        self._chat = ChatScreen(engine, store, start, arguments, self._shown_keys)
         for theme in THEMES:
             self.register_theme(theme)
 
@@ -137,18 +140,20 @@ class ChatApp(App[None]):
         self.notify(visible(outcome.told(what)), severity=severity, timeout=4, markup=False)
 
     def action_help(self) -> None:
-        """Open the help."""
+        """Open the help for where the focus is, or close it."""
         if isinstance(self.screen, HelpScreen):
+            self.screen.dismiss()
             return
-        keys: dict[str, tuple[list[str], str]] = {}
-        for active in self._chat.active_bindings.values():
-            binding = active.binding
-            if binding.id:
-                shown, _ = keys.setdefault(binding.id, ([], binding.tooltip or binding.description))
-                shown.append(self.get_key_display(binding))
-        declared = (*Prompt.BINDINGS, *ChatScreen.BINDINGS, *self.BINDINGS)
-        ordered = [binding.id for binding in declared if isinstance(binding, Binding) and binding.id in keys]
-        self.push_screen(HelpScreen([(", ".join(keys[id][0]), keys[id][1]) for id in ordered]))
+        on_message = self.screen is self._chat and self._chat.on_message
+        topic = topic_of(MessageBar, MESSAGE_KEYS) if on_message else topic_at(self.screen)
+        self.push_screen(HelpScreen(topic, key_bindings(), self._shown_keys()))
+
+    def _shown_keys(self) -> dict[str, tuple[str, ...]]:
+        """The keys in effect as they are shown, by the ids of what they do."""
+        return {
+            id: tuple(self.get_key_display(Binding(key, "")) for key in keys)
+            for id, keys in self._settings.keys.items()
+        }
 
     def on_chat_screen_model_loaded(self, event: ChatScreen.ModelLoaded) -> None:
         self._settings.remember("model", with_model(self._settings.settings, event.source).model)

@@ -254,7 +254,9 @@ def _screen(given: Given, sources: Sources) -> int:
     from inference.hub import default_store
 
     catalog, models = load_catalog(), default_store()
-    history = Store(history_path() if given.get("history", True) else None)
+    kept = history_path() if given.get("history", True) else None
+    first = kept is not None and not kept.exists()
+    history = Store(kept)
     start = Start(
         model=given.get("model", ""),
         sampling=sampling_options(given),
@@ -266,6 +268,7 @@ def _screen(given: Given, sources: Sources) -> int:
         editor=sources.editor,
         resume=given.get("resume", False),
         notices=sources.notices,
+        guide=first,
     )
     engine = EngineThread(
         partial(resolve_usable_model, catalog=catalog, store=models),

@@ -49,6 +49,11 @@ def key_bindings() -> tuple[KeyBinding, ...]:
     return tuple(sorted(found.values(), key=lambda each: places.index(each.place)))
 
 
+def keys_in_effect(known: Sequence[KeyBinding], keymap: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The keys by the ids of what they do: those of `keymap` where it has any, else the default ones."""
+    return {each.id: _split(keymap[each.id]) if each.id in keymap else each.keys for each in known}
+
+
 def _own_classes(base: type[DOMNode]) -> Iterator[type[DOMNode]]:
     for each in base.__subclasses__():
         if each.__module__.startswith("app."):

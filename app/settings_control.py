@@ -10,7 +10,7 @@ from textual.app import App
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
-from app.keys import KeyBinding, key_bindings, key_problem, usable_keys
+from app.keys import KeyBinding, key_bindings, key_problem, keys_in_effect, usable_keys
 from app.screens.settings import SettingsScreen
 from app.settings import Settings, Sources
 from app.settings.command import run_set
@@ -52,6 +52,11 @@ class SettingsControl:
             self._app.set_keymap(keymap)
             self._keymap = keymap
         return notices
+
+    @property
+    def keys(self) -> Mapping[str, tuple[str, ...]]:
+        """The keys in effect, by the ids of what they do."""
+        return keys_in_effect(key_bindings(), self._keymap)
 
     @property
     def theme(self) -> str:

@@ -12,7 +12,7 @@ class Start:
     """How the chat begins. `model` "" opens the menu; `kv` is the layout of the cache; `device` is "" while not chosen.
 
     `loras` are LoRA adapters by name, with their strengths. `editor` is the command of the person's own editor.
-    `resume` goes on with the newest conversation. `notices` are shown first.
+    `resume` goes on with the newest conversation. `notices` are shown first. `guide` shows how to begin.
     """
 
     model: str = ""
@@ -25,3 +25,4 @@ class Start:
     editor: str = "vi"
     resume: bool = False
     notices: tuple[str, ...] = ()
+    guide: bool = False

@@ -28,6 +28,10 @@ class DtypePanel(Vertical):
     DtypePanel DataTable > .datatable--even-row { background: $background; }
     DtypePanel #plan-detail { height: auto; max-height: 5; padding: 0 1; border-top: solid $border; }
     """
+    HELP = """# Dtypes
+
+    The plan as it runs: a row an operation, with the dtypes that go in and come out, what it sums in, and its kernel.
+    Arrows move through the rows; the text below tells of the one at the cursor why it is so."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("p", "switch_phase", "Prefill/decode", id="dtypes.phase")]
 
     def __init__(self, *, id: str | None = None) -> None:

@@ -35,6 +35,10 @@ class KernelsPanel(Vertical):
     KernelsPanel #kernel-detail { height: auto; max-height: 5; padding: 0 1; border-top: solid $border; }
     KernelsPanel #kernel-times { height: auto; max-height: 3; padding: 0 1; }
     """
+    HELP = """# Kernels
+
+    Which kernel was chosen for each group of equal operations and why, and why not the others; enter unfolds a group.
+    Times are measured on request only, since that splits the pass and costs speed."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "switch_phase", "Prefill/decode", show=False, id="kernels.phase"),
         Binding("t", "measure", "Time every operation", show=False, id="kernels.time"),

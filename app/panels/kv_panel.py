@@ -27,6 +27,10 @@ class KvPanel(VerticalScroll):
     KvPanel { background: $background; padding: 0 1; scrollbar-size-vertical: 1; }
     KvPanel Static { width: 100%; }
     """
+    HELP = """# KV map
+
+    The KV cache by layers, each cell some tokens or slots, coloured by what they are: hot, cold, quantised, shared or
+    free. It changes while a reply is written; arrows scroll."""
     BORDER_TITLE = "KV map"
 
     def __init__(self, *, id: str | None = None) -> None:

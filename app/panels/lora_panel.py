@@ -60,11 +60,15 @@ class LoraPanel(VerticalScroll, can_focus=False):
     LoraPanel { background: $background; padding: 0 1; scrollbar-size-vertical: 1; }
     LoraPanel Vertical, LoraPanel Static { height: auto; width: 100%; }
     """
+    HELP = """# LoRA adapters
+
+    A row an adapter with its strength, and below them what they cost. A change is used from the next reply on, which
+    computes the conversation anew; digits and enter set a strength, from -4 to 4."""
     BORDER_TITLE = "LoRA adapters"
     BORDER_SUBTITLE = "← → 0.1 · shift 0.01 · digits, enter · space off/on · del drops · a adds"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", show=False, id="lora.up"),
-        Binding("down", "move(1)", show=False, id="lora.down"),
+        Binding("up", "move(-1)", "The adapter above", show=False, id="lora.up"),
+        Binding("down", "move(1)", "The adapter below", show=False, id="lora.down"),
         Binding("a", "add", "Add an adapter", show=False, id="lora.add"),
     ]
 

@@ -29,6 +29,10 @@ class MemoryPanel(VerticalScroll):
     MemoryPanel { background: $background; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     MemoryPanel Static { width: 100%; }
     """
+    HELP = """# Memory
+
+    Where the bytes are now: weights by format, the KV cache, scratch and staging, with the peak so far.
+    The figures are those of the code that allocates; arrows scroll."""
     BORDER_TITLE = "Memory"
 
     def __init__(self, *, id: str | None = None) -> None:

@@ -26,6 +26,10 @@ class PromptPanel(Vertical):
     PromptPanel TokenView { height: 1fr; }
     PromptPanel Static { height: auto; width: 100%; }
     """
+    HELP = """# Prompt
+
+    What the model was given for the last reply, token by token, with the special tokens marked.
+    What was still in the KV cache looks different from what had to be computed."""
     BORDER_TITLE = "Prompt"
     BORDER_SUBTITLE = "tab enters · i token ids"
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -91,11 +91,11 @@ def spans_text(figures: TimingFigures, gpu: bool, look: Look, width: int) -> Tex
     }
 
     def row(name: str, seconds: float, share: float | None) -> None:
-        filled = 0 if share is None else round(_BAR * min(1.0, share))
-        bar = max(0, min(_BAR, width - 30))
+        bar = max(0, min(_BAR, width - 32)) if share is not None else 0
+        filled = round(bar * min(1.0, share or 0.0))
         value = f"{milliseconds(seconds):>9}" + (f"{share:>5.0%}" if share is not None else " " * 5)
         out.append(name.ljust(width - bar - len(value) - 1)[: width - bar - len(value) - 1], look.muted)
-        out.append("━" * min(bar, filled), look.primary).append("━" * (bar - min(bar, filled)), look.faint)
+        out.append("━" * filled, look.primary).append("━" * (bar - filled), look.faint)
         out.append(f" {value}\n", look.text)
 
     out.append("One after another\n", look.primary)

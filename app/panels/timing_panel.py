@@ -21,6 +21,10 @@ class TimingPanel(VerticalScroll):
     TimingPanel .timing-label { color: $foreground 60%; }
     TimingPanel Sparkline { width: 100%; height: 2; }
     """
+    HELP = """# Timing
+
+    Where the time of each token of the last reply went, from encoding commands to handing the text over.
+    The curves are tokens per second and the slowest tokens over the reply; arrows scroll."""
     BORDER_TITLE = "Timing"
 
     def __init__(self, trace: ReplyTrace, *, id: str | None = None) -> None:

@@ -28,6 +28,10 @@ class TokensPanel(Vertical):
     TokensPanel TokenView { width: 1fr; }
     TokensPanel #token-legend { height: 1; }
     """
+    HELP = """# Tokens
+
+    The last reply by tokens, coloured by how likely each was; beside them the facts of the marked one and what else
+    the model might have said. Choosing another one lets the reply go on from there, as a branch."""
     BORDER_TITLE = "Tokens"
     BORDER_SUBTITLE = "tab enters · ⏎ alternatives, ⏎ goes on from one · d digits"
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -71,6 +71,10 @@ class AdapterPicker(ModalScreen[str | None]):
     AdapterPicker Input { border: round $border; background: $background; margin-top: 1; }
     AdapterPicker Input:focus { border: round $primary; }
     """
+    HELP = """# Adding an adapter
+
+    A tree of folders that shows LoRA adapters only: PEFT folders and GGUF files. Enter opens a folder or loads an
+    adapter; tab goes to the box for a path or a name on the hub, with a strength after =."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Close", id="adapters.close"),
     ]

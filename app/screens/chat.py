@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -39,6 +39,7 @@ from app.slash import parse_slash
 from app.start import Start
 from app.store.store import Store
 from app.token_count import CountTokens, TokensCounted
+from app.widgets.guide import Guide
 from app.widgets.load_bar import LoadBar
 from app.widgets.message_bar import MessageBar
 from app.widgets.prompt import Prompt
@@ -62,7 +63,6 @@ class ChatScreen(Screen[None]):
     # Those with `priority` would else be typed into the prompt, or be its own.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop", id="chat.stop", tooltip="Stop the reply, keeping its text, or the load"),
-        Binding("f1", "app.help", "Help", id="chat.help", tooltip="Keys and commands"),
         Binding("f2", "toggle_panel('dtypes')", "The plan: every op, its dtypes", show=False, id="chat.dtypes"),
         Binding("f3", "toggle_panel('memory')", "Where the bytes are, live", show=False, id="chat.memory"),
         Binding("f4", "toggle_panel('kv')", "What the KV cache holds where, live", show=False, id="chat.kv"),
@@ -118,10 +118,18 @@ class ChatScreen(Screen[None]):
             self.shown = shown
 
     def __init__(
-        self, engine: EngineThread, store: Store, start: Start, arguments: Mapping[str, ArgumentSource]
+        self,
+        engine: EngineThread,
+        store: Store,
+        start: Start,
+        arguments: Mapping[str, ArgumentSource],
+        keys: Callable[[], Mapping[str, Sequence[str]]],
     ) -> None:
-        """`arguments` complete what may follow those slash commands that the chat cannot complete by itself."""
+        """`arguments` complete what may follow those slash commands that the chat cannot complete by itself; `keys`
+        gives those in effect as they are shown, by the ids of bindings.
+        """
         super().__init__()
+        self._guide = Guide(keys) if start.guide else None
         self._engine = engine
         self._transcript = Transcript(id="transcript")
         self._load_bar = LoadBar(id="load")
@@ -168,6 +176,8 @@ class ChatScreen(Screen[None]):
         with Container(id="middle"):
             yield self._transcript
             yield self.panels.beside
+            if self._guide is not None:
+                yield self._guide
         yield self.panels.below
         yield self._load_bar
         yield self._bar
@@ -181,6 +191,11 @@ class ChatScreen(Screen[None]):
         self._prompt.focus()
         self.set_interval(1 / _DRAINS_PER_S, self._drain)
         self.conversation.view.begin(self.history.recall)
+
+    @property
+    def on_message(self) -> bool:
+        """Whether keys are for a chosen message, rather than for a text or a panel."""
+        return self.messages.chosen is not None and self._prompt.has_focus
 
     # What the person does
 
@@ -257,6 +272,10 @@ class ChatScreen(Screen[None]):
             sidebar.enter()
         self.post_message(self.HistoryToggled(sidebar.display))
 
+    def on_panels_changed(self, event: Panels.Changed) -> None:
+        if self._guide is not None:
+            self._guide.display = not event.open
+
     def on_tokens_panel_branch_from(self, event: TokensPanel.BranchFrom) -> None:
         self.conversation.branch_from(event.text)
 
@@ -310,6 +329,9 @@ class ChatScreen(Screen[None]):
                 self._on_app_event(event)
         self.conversation.show()
         self.history.drain()
+        if self._guide is not None and self.conversation.begun:
+            self._guide.remove()
+            self._guide = None
 
     def _on_app_event(self, event: AppEvent) -> None:
         match event:

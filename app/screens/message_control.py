@@ -49,7 +49,7 @@ class MessageControl:
         at = (path.index(self.chosen.id) if self.chosen else len(path)) + step
         if at == len(path):
             self.leave()
-        elif 0 <= at < len(path) and view.shows(tree, path[at]):
+        elif 0 <= at < len(path) and self._transcript.shows(path[at]):
             self._choose(path[at])
         elif 0 <= at < len(path):
             view.begin(lambda: self._show_chosen(path[at]))
@@ -65,9 +65,9 @@ class MessageControl:
         path = tree.path()
         index, node = next((index, node) for index, node in enumerate(path, 1) if node.id == message)
         number, count = place(tree, message)
-        branch = f" · branch {number}/{count}" if count > 1 else ""
         what = "Question" if node.role == "user" else "Reply"
-        self._bar.keys, self._bar.text = True, f"{what} {index}/{len(path)}{branch}"
+        self._bar.branch = f"{number}/{count}" if count > 1 else ""
+        self._bar.keys, self._bar.text = True, f"{what} {index}/{len(path)}"
 
     def leave(self) -> bool:
         """Choose no message and edit none; False if that was so already."""
@@ -84,14 +84,15 @@ class MessageControl:
         self._bar.text = ""
         self._transcript.choose(None)
 
-    def _question(self) -> int | None:
+    @property
+    def question(self) -> int | None:
         """The chosen question, or that of the chosen reply; without a chosen one the last question."""
         path = self._conversation.tree.path(self.chosen.id if self.chosen else None)
         return next((node.id for node in reversed(path) if node.role == "user"), None)
 
     def edit(self) -> None:
         """Put a question into the prompt; what is sent then is another branch in its place."""
-        question = self._question()
+        question = self.question
         message = self._conversation.tree.loaded(question) if question is not None else None
         if message is None:
             self._hint("There is no question to edit yet.")
@@ -105,7 +106,7 @@ class MessageControl:
 
     def retry(self) -> None:
         """Let the model answer a question once more."""
-        if (question := self._question()) is None:
+        if (question := self.question) is None:
             self._hint("There is no question to answer again yet.")
         elif self._conversation.can_ask("Then /retry."):
             self.done()

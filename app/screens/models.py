@@ -50,6 +50,10 @@ class ModelMenu(ModalScreen[str | None]):
     ModelMenu Input { border: round $border; background: $background; margin-top: 1; }
     ModelMenu Input:focus { border: round $primary; }
     """
+    HELP = """# Models
+
+    The models on this machine and those that can be fetched, with whether each fits, its size, context and licence.
+    Enter loads the one at the cursor; tab goes to the box for a file or a name on the hub."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f5", "dismiss(None)", "Close", id="models.close"),
     ]

@@ -35,6 +35,10 @@ class PanelMenu(ModalScreen[str | None]):
         &:focus { background-tint: transparent; }
     }
     """
+    HELP = """# Panels
+
+    All views of what runs, those that are open with a full dot; the letter opens or closes one, and so does enter.
+    Opened from here, a panel also has the focus, so that its own keys work at once."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f7,q", "dismiss", "Close", id="panels.close"),
         *(

@@ -46,6 +46,10 @@ class SettingsScreen(ModalScreen[None]):
     SettingsScreen #detail { height: 2; padding: 0 1; margin: 1 0 0 0; }
     SettingsScreen.-narrow > Vertical { height: 100%; }
     """
+    HELP = """# Settings
+
+    Every setting with its value and where that comes from; what is changed is saved at once. Enter changes the one
+    at the cursor, and the lines below it tell what it is for and when a change works."""
     # Stronger than the list's own.
     CSS = """
     SettingEditor SelectOverlay { constrain: none inflect; border: round $primary; background: $background; }

@@ -40,6 +40,10 @@ class HistorySidebar(Vertical):
     HistorySidebar #new-title {{ display: none; margin: 1 0 0 0; background: $primary 30%; }}
     HistorySidebar Static {{ height: auto; color: $foreground 55%; margin: 1 0 0 0; }}
     """
+    HELP = """# Conversations
+
+    All conversations of this machine, the newest first, with a box to search in; the dot marks the one on the screen.
+    Enter opens the one at the cursor; what is deleted can be brought back for a week."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "new", "New conversation", show=False, id="history.new"),
         Binding("r", "rename", "Rename", show=False, id="history.rename"),

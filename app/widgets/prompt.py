@@ -56,6 +56,10 @@ class Prompt(ClusterArea):
     }
     """
 
+    HELP = """# The message box
+
+    Here you write to the model, in as many lines as you like; / begins a command and @ names a text file to attach.
+    The border tells how many tokens it will take, and up and down bring back what was sent before."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send the message", key_display="⏎", show=False, id="prompt.send"),
         Binding("ctrl+j,shift+enter", "newline", "Line", id="prompt.newline", tooltip="Begin a new line"),

@@ -88,6 +88,7 @@ async def test_chosen_keys_work_and_are_shown(make_app: MakeApp) -> None:
         )
         await pilot.press("f1")
         await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen))
-        keys_of = {what: key for key, what in pilot.app.screen._keys}
+        assert isinstance(pilot.app.screen, HelpScreen)
+        keys_of = {what: key for _, rows in pilot.app.screen.sections for key, what in rows}
         assert keys_of["What the KV cache holds where, live"] == "f10"
         assert keys_of["Send the message"] == "^s"
