@@ -23,6 +23,8 @@ from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 from inference.sequence import Sequence
 from inference.tokenizer import ids_that_spell
+from inference.twin import twin_events
+from inference.twin_events import TwinEvent, TwinLane
 from inference.weights import Precision
 
 Messages = Ids[Mapping[str, Any]]
@@ -56,6 +58,7 @@ class Engine:
         extend_context: bool = False,
         weights: Precision = "auto",
         loras: Ids[tuple[str | Path, float]] = (),
+        taken: int = 0,
         progress: Progress = no_progress,
     ) -> Engine:
         """Open a model by path, catalogue name or hub name; it is fetched where it is not on this machine.
@@ -64,11 +67,12 @@ class Engine:
         (inference.kv.names.LAYOUTS) or "auto". `context` is in tokens; beyond the model's own it needs
         `extend_context`. `dtype` is that of stored activations and KV; sums are always f32. `kernels` holds
         "prefer:NAME" or "force:NAME". `gpu_memory` limits what may be allocated there, in bytes. `weights` quantises
-        matrices that the file holds as floats (inference.weights). `loras` are adapters as for `set_loras`. `progress`
-        hears Loading and Notice, and may raise Cancelled. Raises the errors of inference.errors.
+        matrices that the file holds as floats (inference.weights). `loras` are adapters as for `set_loras`. `taken` are
+        bytes that another engine needs of the same memory. `progress` hears Loading and Notice, and may raise
+        Cancelled. Raises the errors of inference.errors.
         """
         options = OpenOptions(
-            device, context, extend_context, dtype, tuple(kernels), gpu_memory, kv, weights, tuple(loras)
+            device, context, extend_context, dtype, tuple(kernels), gpu_memory, kv, weights, tuple(loras), taken
         )
         return cls(open_model(path_or_name, options, progress))
 
@@ -147,6 +151,17 @@ class Engine:
         # Here and not when the first event is asked for, so that a cancel in between is heard.
         self._cancelled.clear()
         return self._reply(prompt, sampling or Sampling(), max_tokens, sequence, begun)
+
+    def twin(
+        self, prompt: Messages | Ids[int], lanes: tuple[TwinLane, TwinLane], max_tokens: int | None = None
+    ) -> Iterator[TwinEvent]:
+        """Generate two replies to messages or token ids side by side, and how far they are apart.
+
+        See inference.twin. The first lane is one of this engine; `cancel` stops both.
+        """
+        self._cancelled.clear()
+        left, right = (lane.engine._prompt_ids(prompt) for lane in lanes)
+        return twin_events(lanes, (left, right), max_tokens, self._cancelled)
 
     def plan(self, phase: Literal["decode", "prefill"] = "decode") -> list[PlanRow]:
         """The explained plan: one row an operation, as it runs."""

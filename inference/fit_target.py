@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from inference.errors import DeviceUnavailable
@@ -28,6 +28,12 @@ class FitTarget:
     caps: DeviceCaps | None = None
     dtype: DType = "f32"
     kv_dtype: DType = "f32"
+
+    def beside(self, taken: int) -> FitTarget:
+        """The target as it is where another engine needs `taken` bytes of its memory."""
+        if not taken or self.memory is None:
+            return self
+        return replace(self, memory=max(0, self.memory - taken), source=f"{self.source} left beside another engine")
 
 
 def cpu_target() -> FitTarget:

@@ -45,20 +45,20 @@ class Generation:
         self._started = time.perf_counter()
         self._load_s = load_s
         reply = Reply(self._tokenizer, self._request.sampling, max_tokens, self._begun)
-        last = yield from reply.read(self._sequence, ids, self._cancelled)
+        yield from reply.read(self._sequence, ids, self._cancelled)
         if reply.finish is None:
             if self._request.sampling.host_reason is not None:
                 yield Notice(f"one token at a time: {self._request.sampling.host_reason}")
-            yield from self._decode(reply, last)
+            yield from self._decode(reply)
         if held_back := reply.flush():
             yield held_back
         timings = self._timings(reply)
         yield self._stats(timings)
         yield Finished(reply.finish or "context", timings)
 
-    def _decode(self, reply: Reply, last: list[int]) -> Iterator[Event]:
+    def _decode(self, reply: Reply) -> Iterator[Event]:
         """Sample until something ends the reply."""
-        stream = self._executor.stream(self._sequence.cache, last, self._request)
+        stream = self._executor.stream(self._sequence.cache, reply.last, self._request)
         next_stats = 0.0
         sampled_tokens = 0
         shown = resumed = time.perf_counter()
@@ -89,7 +89,7 @@ class Generation:
             stream.close()
             # All sampled tokens but the last one are in it.
             held = max(sampled_tokens - 1, 0)
-            self._sequence.settle(last + reply.outputs[:held] if sampled_tokens else [], reply.outputs[held:])
+            self._sequence.settle(reply.last + reply.outputs[:held] if sampled_tokens else [], reply.outputs[held:])
 
     def _timings(self, reply: Reply) -> Timings:
         now = time.perf_counter()

@@ -48,6 +48,7 @@ class OpenOptions:
     kv: str = "auto"
     weights: Precision = "auto"
     loras: tuple[tuple[str | Path, float], ...] = ()
+    taken: int = 0
 
 
 @dataclass(frozen=True)
@@ -225,10 +226,11 @@ def choose_device(wanted: Device) -> DeviceChoice:
 def fit_target(choice: DeviceChoice, options: OpenOptions) -> FitTarget:
     """The device as the fit of a model is measured on it, with the dtypes that it will store in."""
     if choice.device == "cpu":
-        return cpu_target()
+        return cpu_target().beside(options.taken)
     from inference.gpu.device import expected_caps
 
-    return webgpu_target(expected_caps(choice.report), choice.report.type, options.dtype, options.gpu_memory)
+    target = webgpu_target(expected_caps(choice.report), choice.report.type, options.dtype, options.gpu_memory)
+    return target.beside(options.taken)
 
 
 def make_executor(
@@ -262,7 +264,7 @@ def make_executor(
         dtype=dtype,
         kv_dtype=kv_dtype,
         preferences=preferences,
-        memory_limit=options.gpu_memory,
+        memory_limit=None if options.gpu_memory is None else target.memory,
     )
     return executor, dtype if dtype == kv_dtype else f"{dtype}, KV {kv_dtype}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Iterator
 
 from inference.events import Alternative, Event, FinishReason, Notice, Prefill, Prompted, Timings, Token
 from inference.sampling import Sampled, Sampling
@@ -28,6 +28,7 @@ class Reply:
         self._begun = False
         self.outputs: list[int] = []
         self.finish: FinishReason | None = "length" if max_tokens == 0 else None
+        self.last: list[int] = []
         self.prompt_tokens = 0
         self.reused = 0
 
@@ -36,8 +37,8 @@ class Reply:
         """Tokens of the prompt that are computed anew."""
         return self.prompt_tokens - self.reused
 
-    def read(self, sequence: Sequence, ids: list[int], cancelled: threading.Event) -> Generator[Event, None, list[int]]:
-        """Read the prompt `ids` but for its last step, whose ids are the generator's value: its logits choose a token.
+    def read(self, sequence: Sequence, ids: list[int], cancelled: threading.Event) -> Iterator[Event]:
+        """Read the prompt `ids` into `sequence`, all but `last`: the step of these chooses the first token.
 
         The longest common prefix with what `sequence` holds is kept. Raises ContextFull where `ids` do not fit, and
         ValueError for an id that the vocabulary does not have.
@@ -52,7 +53,7 @@ class Reply:
         if self.reused < wanted:
             yield Notice(f"{wanted - self.reused} tokens are computed anew: {reason}")
         new = ids[self.reused :]
-        *before, last = sequence.chunks(new)
+        *before, self.last = sequence.chunks(new)
         yield Prefill(0, len(new), self.reused)
         yield Prompted(tuple(ids), self.reused)
         for done in sequence.prefill(new[: sum(map(len, before))]):
@@ -61,7 +62,6 @@ class Reply:
                 break
         if cancelled.is_set():
             self.finish = "cancelled"
-        return last
 
     def take(self, sampled: Sampled) -> Token | None:
         """The next token with what it adds to the text, None for one that ends the reply and is no part of it."""
