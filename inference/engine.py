@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from inference.batch import Batch
 from inference.chat_template import encode_chat
 from inference.events import Event, MemoryStats
 from inference.executor import Executor, SampleRequest, StepCost
@@ -163,6 +164,32 @@ class Engine:
         left, right = (lane.engine._prompt_ids(prompt) for lane in lanes)
         return twin_events(lanes, (left, right), max_tokens, self._cancelled)
 
+    def generate_many(
+        self,
+        prompts: Ids[Sequence | Messages | Ids[int]],
+        sampling: Sampling | Ids[Sampling] | None = None,
+        max_tokens: int | None = None,
+        sequences: Ids[Sequence | None] | None = None,
+    ) -> Batch:
+        """Generate replies to several prompts at once, a token of each in one step.
+
+        The result yields (index of the prompt, event), the events of each prompt being those of `generate`, and has
+        `add` and `stop` for one of them. `sampling` is one for all or one each; with one that has a seed, equal
+        prompts get equal replies. `sequences` keeps states, None where there is none to keep: each then holds its
+        prompt and reply but the last token. What prompts have in common with one another, or with what any of the
+        sequences holds, is computed once and forked. `cancel` stops all. Raises BatchRefused where they cannot be
+        decoded together, ContextFull where a prompt does not fit: nothing has been computed then.
+        """
+        self._cancelled.clear()
+        each = (
+            [sampling or Sampling()] * len(prompts) if sampling is None or isinstance(sampling, Sampling) else sampling
+        )
+        kept = [None] * len(prompts) if sequences is None else sequences
+        batch = Batch(self._executor, self.tokenizer, self._request, self.sequence, self._cancelled, self.info.load_s)
+        for prompt, settings, sequence in zip(prompts, each, kept, strict=True):
+            batch.add(prompt, settings, max_tokens, sequence)
+        return batch
+
     def plan(self, phase: Literal["decode", "prefill"] = "decode") -> list[PlanRow]:
         """The explained plan: one row an operation, as it runs."""
         return self._executor.plan_rows(phase)
@@ -203,21 +230,28 @@ class Engine:
         sequence: Sequence | None,
         begun: str,
     ) -> Iterator[Event]:
+        given = prompt if isinstance(prompt, Sequence) else sequence
+        request = self._request(prompt, sampling, given, begun)
+        target = self.sequence() if given is None else given
+        generation = Generation(
+            self._executor, self.tokenizer, target, request, self._cancelled, max_tokens, self.info.load_s, bool(begun)
+        )
+        try:
+            yield from generation.run()
+        finally:
+            if given is None:
+                target.close()
+
+    def _request(
+        self, prompt: Sequence | Messages | Ids[int], sampling: Sampling, sequence: Sequence | None, begun: str
+    ) -> SampleRequest:
         ids = self._prompt_ids(prompt)
         if begun:
             if isinstance(prompt, Sequence) or not isinstance(prompt[0], Mapping):
                 raise ValueError("only a reply to messages can have begun; append its ids to other prompts")
             ids = self._begun_ids(cast(Messages, prompt), ids, begun, sequence)
-        given = prompt if isinstance(prompt, Sequence) else sequence
-        target = self.sequence() if given is None else given
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        request = SampleRequest(sampling, seed, tuple(ids))
-        generation = Generation(self._executor, self.tokenizer, target, request, self._cancelled, bool(begun))
-        try:
-            yield from generation.run(ids, max_tokens, self.info.load_s)
-        finally:
-            if given is None:
-                target.close()
+        return SampleRequest(sampling, seed, tuple(ids))
 
     def _prompt_ids(self, prompt: Sequence | Messages | Ids[int]) -> list[int]:
         if isinstance(prompt, Sequence):

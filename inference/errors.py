@@ -67,3 +67,7 @@ class LayoutUnavailable(GlasschatError):
 
 class NotWritten(GlasschatError):
     """A file that was asked for cannot be written."""
+
+
+class BatchRefused(GlasschatError):
+    """Sequences were to be decoded in one step that cannot be."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from inference.errors import BatchRefused
 from inference.events import MemoryStats, StepSpans
-from inference.kv.layout import KvCache, LayerGroup
+from inference.kv.layout import KvCache, LayerGroup, describe_groups
 from inference.lora.adapter_set import AdapterSet
 from inference.models.config import ModelConfig
 from inference.plan.explain import PlanRow
@@ -90,6 +91,31 @@ class Executor(Protocol[Cache]):
         caller truncates what was computed beyond. Ends by itself when the cache has reached its context.
         """
 
+    max_batch: int
+    """Most sequences that one step takes a token of."""
+
+    def check_batch(self, caches: Sequence[Cache]) -> None:
+        """Raises BatchRefused where these caches cannot take a token each in one step."""
+
+    def forward_many(self, caches: Sequence[Cache], ids: Sequence[int]) -> np.ndarray:
+        """Append ids[n] to caches[n] for each n, in one step; returns their float32 logits (N, V).
+
+        Raises BatchRefused.
+        """
+
+    def stream_many(
+        self,
+        caches: Sequence[Cache],
+        ids: Sequence[int],
+        requests: Sequence[SampleRequest],
+        going_on: Callable[[], bool],
+    ) -> Generator[tuple[Sampled, ...], None, None]:
+        """Append ids[n] to caches[n], then sample a token for each in every step, fed back; see `stream`.
+
+        No step begins once `going_on` gives False: the results of those that have begun still come. Ends when any
+        cache has reached its context. Raises BatchRefused.
+        """
+
     def time_step(self, cache: Cache, ids: Sequence[int]) -> StepTimes:
         """What a step takes that appends up to `chunk` tokens and samples; `cache` ends as it was.
 
@@ -109,23 +135,81 @@ class Executor(Protocol[Cache]):
         """Free everything. The executor cannot be used afterwards."""
 
 
+def check_batch(caches: Sequence[KvCache[Any]], max_batch: int) -> None:
+    """Raises BatchRefused where these caches cannot take a token each in one step."""
+    if not 1 <= len(caches) <= max_batch:
+        raise BatchRefused(f"a batch of {len(caches)} sequences; one step takes 1 to {max_batch}")
+    if len(set(map(id, caches))) < len(caches):
+        raise BatchRefused("a sequence stands in the batch twice; fork it")
+    first, *others = ([store.group for store in cache.stores] for cache in caches)
+    for index, other in enumerate(others, 1):
+        if other != first:
+            raise BatchRefused(
+                f"the sequences of a batch need the same KV layouts: the first has {describe_groups(first)}, number "
+                f"{index + 1} has {describe_groups(other)}; open one engine for all of them"
+            )
+
+
 def host_stream(
-    executor: Executor[Cache], cache: Cache, ids: Sequence[int], request: SampleRequest, vocab_size: int
+    executor: Executor[Cache], cache: Cache, ids: Sequence[int], request: SampleRequest
 ) -> Generator[Sampled, None, None]:
     """`Executor.stream` with the sampling done in NumPy: one token at a time, logits read back for each."""
-    counts = None
-    if request.sampling.has_penalties:
-        counts = np.bincount(np.asarray(request.context_ids, np.int64), minlength=vocab_size)
+
+    def forward(tokens: Sequence[int]) -> np.ndarray:
+        logits = executor.forward(cache, tokens, "last")
+        assert logits is not None
+        return logits[None]
+
+    for (sampled,) in _host_steps(forward, [cache], ids, [request], executor.config.vocab_size):
+        yield sampled
+
+
+def host_stream_many(
+    executor: Executor[Cache],
+    caches: Sequence[Cache],
+    ids: Sequence[int],
+    requests: Sequence[SampleRequest],
+    going_on: Callable[[], bool],
+) -> Generator[tuple[Sampled, ...], None, None]:
+    """`Executor.stream_many` with the sampling done in NumPy: one step at a time, logits read back for each."""
+    executor.check_batch(caches)
+    steps = _host_steps(
+        lambda tokens: executor.forward_many(caches, tokens), caches, ids, requests, executor.config.vocab_size
+    )
+    while going_on() and (sampled := next(steps, None)) is not None:
+        yield sampled
+
+
+def _host_steps(
+    forward: Callable[[Sequence[int]], np.ndarray],
+    caches: Sequence[KvCache[Any]],
+    ids: Sequence[int],
+    requests: Sequence[SampleRequest],
+    vocab_size: int,
+) -> Iterator[tuple[Sampled, ...]]:
+    """Append `ids` and sample from the logits (N, V) that `forward` gives, again and again with what was sampled.
+
+    Ends when a cache has reached its context.
+    """
+    counts = [
+        np.bincount(np.asarray(request.context_ids, np.int64), minlength=vocab_size)
+        if request.sampling.has_penalties
+        else None
+        for request in requests
+    ]
     while True:
         began = time.perf_counter()
-        logits = executor.forward(cache, ids, "last")
-        assert logits is not None
+        logits = forward(ids)
         computed = time.perf_counter()
-        chosen = sample(logits, request.sampling, request.seed, cache.length, counts)
+        chosen = [
+            sample(row, request.sampling, request.seed, cache.length, count)
+            for row, request, cache, count in zip(logits, requests, caches, counts, strict=True)
+        ]
         spans = StepSpans(wait_s=computed - began, sample_s=time.perf_counter() - computed)
-        yield replace(chosen, spans=spans)
-        if cache.length >= cache.context:
+        yield tuple(replace(each, spans=spans) for each in chosen)
+        if any(cache.length >= cache.context for cache in caches):
             return
-        if counts is not None:
-            counts[chosen.id] += 1
-        ids = [chosen.id]
+        ids = [each.id for each in chosen]
+        for token, count in zip(ids, counts, strict=True):
+            if count is not None:
+                count[token] += 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from inference.events import Alternative, Event, FinishReason, Notice, Prefill, Prompted, Timings, Token
 from inference.sampling import Sampled, Sampling
-from inference.sequence import Sequence
+from inference.sequence import Sequence as TokenSequence
 from inference.stops import StopStrings
 from inference.tokenizer import StreamDecoder, Tokenizer
 
@@ -37,31 +37,35 @@ class Reply:
         """Tokens of the prompt that are computed anew."""
         return self.prompt_tokens - self.reused
 
-    def read(self, sequence: Sequence, ids: list[int], cancelled: threading.Event) -> Iterator[Event]:
+    def read(self, sequence: TokenSequence, ids: list[int], cancelled: threading.Event) -> Iterator[Event]:
         """Read the prompt `ids` into `sequence`, all but `last`: the step of these chooses the first token.
 
         The longest common prefix with what `sequence` holds is kept. Raises ContextFull where `ids` do not fit, and
         ValueError for an id that the vocabulary does not have.
         """
-        sequence.check_ids([*ids, *self._sampling.logit_bias])
-        sequence.check_room(len(ids))
-        self.prompt_tokens = len(ids)
+        sequence.check_prompt(ids, self._sampling)
         # The last token is always computed anew.
-        wanted = min(sequence.common_prefix(ids), len(ids) - 1)
-        reason = "the adapters have changed" if sequence.stale else "the ring no longer holds what they saw"
-        self.reused = sequence.rewind(wanted)
-        if self.reused < wanted:
-            yield Notice(f"{wanted - self.reused} tokens are computed anew: {reason}")
-        new = ids[self.reused :]
-        *before, self.last = sequence.chunks(new)
-        yield Prefill(0, len(new), self.reused)
-        yield Prompted(tuple(ids), self.reused)
-        for done in sequence.prefill(new[: sum(map(len, before))]):
-            yield Prefill(done, len(new), self.reused)
+        reused, notice = sequence.keep(ids[:-1])
+        yield from self.begin(ids, reused, notice)
+        *_, self.last = sequence.chunks(ids[reused:])
+        for done in sequence.prefill(ids[reused : len(ids) - len(self.last)]):
+            yield self.progress(reused + done)
             if cancelled.is_set():
                 break
         if cancelled.is_set():
             self.finish = "cancelled"
+
+    def begin(self, ids: Sequence[int], reused: int, notice: str | None) -> Iterator[Event]:
+        """The prompt `ids` is about to be read, of which a sequence holds `reused` already; see Sequence.keep."""
+        self.prompt_tokens, self.reused = len(ids), reused
+        if notice:
+            yield Notice(notice)
+        yield self.progress(reused)
+        yield Prompted(tuple(ids), reused)
+
+    def progress(self, held: int) -> Prefill:
+        """The first `held` tokens of the prompt are in the cache."""
+        return Prefill(max(0, held - self.reused), self.prefilled, self.reused)
 
     def take(self, sampled: Sampled) -> Token | None:
         """The next token with what it adds to the text, None for one that ends the reply and is no part of it."""

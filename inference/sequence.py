@@ -12,6 +12,7 @@ from inference.errors import ContextFull
 from inference.events import KvMapGroup, KvStats
 from inference.executor import Executor
 from inference.kv.map import kv_map
+from inference.sampling import Sampling
 
 
 class Sequence:
@@ -126,6 +127,24 @@ class Sequence:
         del self._ids[kept:]
         return kept
 
+    def keep(self, ids: Ids[int]) -> tuple[int, str | None]:
+        """Forget all but the longest prefix of `ids`; returns how many tokens are held.
+
+        With it comes what to tell where some of that prefix is lost and must be computed anew (see `rewind`).
+        """
+        wanted = self.common_prefix(ids)
+        reason = "the adapters have changed" if self.stale else "the ring no longer holds what they saw"
+        kept = self.rewind(wanted)
+        return kept, f"{wanted - kept} tokens are computed anew: {reason}" if kept < wanted else None
+
+    def take_over(self, other: Sequence) -> None:
+        """Hold what `other` holds; that is closed and empty afterwards."""
+        self.close()
+        self._cache, other._cache = other._cache, self._cache
+        self._ids, other._ids = other._ids, self._ids
+        self._next, other._next = other._next, self._next
+        self._adapters = other._adapters
+
     def fork(self) -> Sequence:
         """An independent sequence with the same content."""
         other = Sequence(self._executor, self._cache.fork(), self._ids)
@@ -153,6 +172,11 @@ class Sequence:
         unknown = next((token for token in ids if not 0 <= token < size), None)
         if unknown is not None:
             raise ValueError(f"token id {unknown} is not in the vocabulary, which has ids 0 to {size - 1}")
+
+    def check_prompt(self, ids: Ids[int], sampling: Sampling) -> None:
+        """Raises ContextFull where a prompt does not fit, ValueError for an unknown id in it or in a bias."""
+        self.check_ids([*ids, *sampling.logit_bias])
+        self.check_room(len(ids))
 
     def check_room(self, tokens: int) -> None:
         """Raises ContextFull where `tokens` would not fit."""

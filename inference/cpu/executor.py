@@ -15,16 +15,17 @@ from inference.cpu import ops as cpu
 from inference.cpu import rowwise
 from inference.cpu.kernels import choose_product, explain_kernel
 from inference.cpu.program import Program, Step, make_program
+from inference.cpu.rows import Part, Rows
 from inference.cpu.threads import Threads
 from inference.cpu.weights import HostWeights
 from inference.events import MemoryStats
-from inference.executor import SampleRequest, StepCost, StepTimes, host_stream
+from inference.executor import SampleRequest, StepCost, StepTimes, check_batch, host_stream, host_stream_many
 from inference.host_memory import peak_resident_bytes
 from inference.kernels.base import KernelPreference
 from inference.kv.factory import NumpyCaches, NumpyStore
 from inference.kv.layout import KvCache, LayerGroup
 from inference.lora.adapter_set import AdapterSet
-from inference.models.config import ModelConfig, RopeConfig
+from inference.models.config import ModelConfig
 from inference.plan.build import build
 from inference.plan.explain import PlanRow, explain
 from inference.plan.fuse import fuse
@@ -64,6 +65,7 @@ class NumpyExecutor:
     adapter = "NumPy"
     chunk = PREFILL_CHUNK
     logits_chunk = PREFILL_CHUNK
+    max_batch = PREFILL_CHUNK
 
     def __init__(
         self,
@@ -119,22 +121,22 @@ class NumpyExecutor:
         self, cache: NumpyCache, ids: Sequence[int], logits: Logits, observe: Observer | None = None
     ) -> np.ndarray | None:
         """Append up to `chunk` tokens; returns float32 logits (V,) for "last", (T, V) for "all", None for "none"."""
-        self._begin(cache, ids)
-        with self._blas_threads(len(ids)):
-            output = self._run_program(self._program(len(ids), logits), cache, ids, observe)
-        cache.length += len(ids)
-        self._kv_peak = max(self._kv_peak, self._kv_bytes())
+        output = self._step([(cache, ids)], logits, observe)
         if logits == "none":
             return None
         return output[0] if logits == "last" else output
 
+    def forward_many(self, caches: Sequence[NumpyCache], ids: Sequence[int]) -> np.ndarray:
+        self.check_batch(caches)
+        return self._step([(cache, [token]) for cache, token in zip(caches, ids, strict=True)], "all")
+
     def time_step(self, cache: NumpyCache, ids: Sequence[int]) -> StepTimes:
         before = cache.length
-        self._begin(cache, ids)
+        rows = self._begin([(cache, ids)])
         with self._blas_threads(len(ids)):
             program = self._program(len(ids), "last")
             marks = [time.perf_counter()]
-            logits = self._run_program(program, cache, ids, lambda op, output: marks.append(time.perf_counter()))
+            logits = self._run_program(program, rows, lambda op, output: marks.append(time.perf_counter()))
             sample(logits[0], Sampling(), 0, before, None)
             marks.append(time.perf_counter())
         cache.length += len(ids)
@@ -142,7 +144,19 @@ class NumpyExecutor:
         return StepTimes(tuple(end - start for start, end in pairwise(marks)), marks[-1] - marks[0])
 
     def stream(self, cache: NumpyCache, ids: Sequence[int], request: SampleRequest) -> Generator[Sampled, None, None]:
-        return host_stream(self, cache, ids, request, self.config.vocab_size)
+        return host_stream(self, cache, ids, request)
+
+    def check_batch(self, caches: Sequence[NumpyCache]) -> None:
+        check_batch(caches, self.max_batch)
+
+    def stream_many(
+        self,
+        caches: Sequence[NumpyCache],
+        ids: Sequence[int],
+        requests: Sequence[SampleRequest],
+        going_on: Callable[[], bool],
+    ) -> Generator[tuple[Sampled, ...], None, None]:
+        return host_stream_many(self, caches, ids, requests, going_on)
 
     def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
         plan = self.plan(1 if phase == "decode" else self.chunk, "last", sampled=True)
@@ -174,10 +188,26 @@ class NumpyExecutor:
         self._threads.close()
         self._caches.close()
 
-    def _begin(self, cache: NumpyCache, ids: Sequence[int]) -> None:
-        cache.note(cache.length, ids)
-        cache.ensure(cache.length + len(ids))
-        cache.begin()
+    def _step(
+        self, appended: Sequence[tuple[NumpyCache, Sequence[int]]], logits: Logits, observe: Observer | None = None
+    ) -> np.ndarray:
+        """Append tokens to each of these caches; the output of the last operation."""
+        rows = self._begin(appended)
+        with self._blas_threads(len(rows.tokens)):
+            output = self._run_program(self._program(len(rows.tokens), logits), rows, observe)
+        for cache, ids in appended:
+            cache.length += len(ids)
+        self._kv_peak = max(self._kv_peak, self._kv_bytes())
+        return output
+
+    def _begin(self, appended: Sequence[tuple[NumpyCache, Sequence[int]]]) -> Rows:
+        # First room for all, so that nothing has begun where one has none.
+        for cache, ids in appended:
+            cache.note(cache.length, ids)
+            cache.ensure(cache.length + len(ids))
+        for cache, _ in appended:
+            cache.begin()
+        return Rows.of(appended, self._rope)
 
     def _blas_threads(self, rows: int) -> AbstractContextManager[object]:
         """Limits BLAS for a step of `rows`: to one thread, but for many rows of the reference."""
@@ -194,25 +224,38 @@ class NumpyExecutor:
             self._programs[key] = make_program(plan, self._weight)
         return self._programs[key]
 
-    def _run_program(
-        self, program: Program, cache: NumpyCache, ids: Sequence[int], observe: Observer | None = None
-    ) -> np.ndarray:
+    def _run_program(self, program: Program, rows: Rows, observe: Observer | None = None) -> np.ndarray:
         """The output of the last step."""
         values: dict[str, np.ndarray] = {}
-        tokens = np.asarray(ids, dtype=np.int64)
         for step in program.steps:
-            output = values[step.op.output.name] = self._run(step, values, tokens, cache)
+            output = values[step.op.output.name] = self._run(step, values, rows)
             for name in step.done:
                 del values[name]
             if observe is not None:
                 observe(step.op, output)
         return output
 
-    def _append(self, op: Op, cache: NumpyCache, k: np.ndarray, v: np.ndarray) -> None:
-        shape = (k.shape[0], self.config.num_kv_heads, self.config.head_dim)
+    def _append(self, op: Op, rows: Rows, k: np.ndarray, v: np.ndarray) -> None:
+        shape = (-1, self.config.num_kv_heads, self.config.head_dim)
         # (T, K * E) -> (K, T, E)
-        by_head = [array.reshape(shape).transpose(1, 0, 2) for array in (k, v)]
-        cache.store(_layer(op)).append(_layer(op), cache.length, *by_head)
+        keys, values = (array.reshape(shape).transpose(1, 0, 2) for array in (k, v))
+        layer = _layer(op)
+        for part in rows.parts:
+            part.cache.store(layer).append(layer, part.cache.length, keys[:, part.rows], values[:, part.rows])
+
+    def _attend(self, op: Op, attention: Attention, part: Part, q: np.ndarray, sinks: np.ndarray | None) -> np.ndarray:
+        """Attention of the rows q of one cache."""
+        length, layer = part.cache.length, _layer(op)
+        first = 0 if attention.window is None else max(0, length - attention.window + 1)
+        k, v = part.cache.store(layer).view(layer, first, length + len(q))
+
+        def attend(some: slice) -> np.ndarray:
+            start, end = length + some.start, length + some.stop
+            begin = first if attention.window is None else max(first, start - attention.window + 1)
+            keys = slice(begin - first, end - first)
+            return cpu.attention(q[some], k[:, keys], v[:, keys], start, attention, begin, sinks)
+
+        return self._threads.by_rows(len(q), op.output.columns, attend)
 
     def _kv_bytes(self) -> int:
         return self._caches.nbytes
@@ -225,41 +268,28 @@ class NumpyExecutor:
             self._adapter_weights[ref] = self.adapters.load(ref).dequantize()
         return self._adapter_weights[ref]
 
-    def _rope_rows(self, rope: RopeConfig, cache: NumpyCache, rows: int) -> np.ndarray:
-        return self._rope.rows(rope, cache.length, cache.length + rows)
-
-    def _run(self, step: Step, values: dict[str, np.ndarray], tokens: np.ndarray, cache: NumpyCache) -> np.ndarray:
+    def _run(self, step: Step, values: dict[str, np.ndarray], rows: Rows) -> np.ndarray:
         op, weights = step.op, step.weights
         inputs = [_read(values, tensor) for tensor in op.inputs]
-        rows = len(tokens)
         match op.attributes:
             case Embed(scale):
-                return weights[0][tokens] * np.float32(scale)
+                return weights[0][rows.tokens] * np.float32(scale)
             case Rope(rope, head_dim):
-                return cpu.rotate(inputs[0], self._rope_rows(rope, cache, rows), head_dim, rope.interleaved)
+                return cpu.rotate(inputs[0], rows.rope(rope), head_dim, rope.interleaved)
             case KvAppend(rope=None):
-                self._append(op, cache, inputs[0], inputs[1])
+                self._append(op, rows, inputs[0], inputs[1])
                 return inputs[0]
             case KvAppend(head_dim=head_dim, rope=rope, qk_norm_eps=eps):
                 q, k, v = inputs
                 if eps is not None:
                     q, k = cpu.rmsnorm(q, weights[0][0], eps), cpu.rmsnorm(k, weights[1][0], eps)
                 assert rope is not None
-                table = self._rope_rows(rope, cache, rows)
-                self._append(op, cache, cpu.rotate(k, table, head_dim, rope.interleaved), v)
+                table = rows.rope(rope)
+                self._append(op, rows, cpu.rotate(k, table, head_dim, rope.interleaved), v)
                 return cpu.rotate(q, table, head_dim, rope.interleaved)
             case Attention() as attention:
-                first = 0 if attention.window is None else max(0, cache.length - attention.window + 1)
-                k, v = cache.store(_layer(op)).view(_layer(op), first, cache.length + rows)
                 sinks = weights[0][:, 0] if attention.sinks else None
-
-                def attend(part: slice) -> np.ndarray:
-                    start, end = cache.length + part.start, cache.length + part.stop
-                    begin = first if attention.window is None else max(first, start - attention.window + 1)
-                    keys = slice(begin - first, end - first)
-                    return cpu.attention(inputs[0][part], k[:, keys], v[:, keys], start, attention, begin, sinks)
-
-                return self._threads.by_rows(rows, op.output.columns, attend)
+                return rows.by_part(lambda part: self._attend(op, attention, part, inputs[0][part.rows], sinks))
             case Copy():
                 return inputs[0][-1:]
             case Sample():

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from inference.errors import DeviceUnavailable
+from inference.errors import BatchRefused, DeviceUnavailable
 from inference.events import MemoryStats, StepSpans
 from inference.executor import SampleRequest, StepCost, StepTimes, host_stream
 from inference.gpu.buffers import BufferPool
@@ -56,6 +56,7 @@ class WebGpuExecutor:
     """One model on one WebGPU device. `kv_dtype` is that of the cache, `dtype` that of all other activations."""
 
     device: Literal["webgpu", "cpu"] = "webgpu"
+    max_batch = 1
 
     def __init__(
         self,
@@ -139,7 +140,7 @@ class WebGpuExecutor:
 
     def stream(self, cache: GpuCache, ids: Sequence[int], request: SampleRequest) -> Generator[Sampled, None, None]:
         if request.sampling.host_reason is not None:
-            yield from host_stream(self, cache, ids, request, self.config.vocab_size)
+            yield from host_stream(self, cache, ids, request)
             return
         began = time.perf_counter()
         self._write_request(request)
@@ -169,6 +170,23 @@ class WebGpuExecutor:
                     began = time.perf_counter()
         finally:
             self._queue.drain()
+
+    def check_batch(self, caches: Sequence[GpuCache]) -> None:
+        raise BatchRefused("WebGPU decodes one sequence in a step; use --device cpu for several")
+
+    def forward_many(self, caches: Sequence[GpuCache], ids: Sequence[int]) -> np.ndarray:
+        self.check_batch(caches)
+        raise AssertionError
+
+    def stream_many(
+        self,
+        caches: Sequence[GpuCache],
+        ids: Sequence[int],
+        requests: Sequence[SampleRequest],
+        going_on: Callable[[], bool],
+    ) -> Generator[tuple[Sampled, ...], None, None]:
+        self.check_batch(caches)
+        raise AssertionError
 
     def time_step(self, cache: GpuCache, ids: Sequence[int]) -> StepTimes:
         if not self.caps.timestamps:
