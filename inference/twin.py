@@ -230,11 +230,13 @@ class _Gap:
             else:
                 yield self.give_up("lane 1 has ended: no KL divergence from here on")
                 return
+            diverging = self._follower is None and left.chosen != right.chosen
+            if diverging:
+                yield Divergence(self._position)
             nats = kl_divergence(left.logits, logits)
             self._total += nats
             yield KlDivergence(self._position, nats, self._total / (self._position + 1))
-            if self._follower is None and left.chosen != right.chosen:
-                yield Divergence(self._position)
+            if diverging and left.running:
                 self._follower = right.sequence.fork()
         except GlasschatError as error:
             # Without memory or room for the fork both replies go on all the same.
