@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
@@ -21,7 +22,7 @@ from inference.cpu.weights import HostWeights
 from inference.events import MemoryStats
 from inference.executor import SampleRequest, StepCost, StepTimes, check_batch, host_stream, host_stream_many
 from inference.host_memory import peak_resident_bytes
-from inference.kernels.base import KernelPreference
+from inference.kernels.base import Decision, KernelPreference
 from inference.kv.factory import NumpyCaches, NumpyStore
 from inference.kv.layout import KvCache, LayerGroup
 from inference.lora.adapter_set import AdapterSet
@@ -31,9 +32,9 @@ from inference.plan.explain import PlanRow, explain
 from inference.plan.fuse import fuse
 from inference.plan.ops import (
     Attention,
-    Copy,
     Embed,
     KvAppend,
+    LastRow,
     Logits,
     Op,
     Plan,
@@ -42,9 +43,11 @@ from inference.plan.ops import (
     TensorRef,
     WeightRef,
 )
+from inference.plan.place import Placement, Segment, part_on, place, segments, whole
 from inference.rope import RopeTables
 from inference.sampler import sample
 from inference.sampling import Sampled, Sampling
+from inference.segments import Appended, Values, asked_for, count_rows, run_step
 from inference.weights import WeightStore
 
 Observer = Callable[[Op, np.ndarray], None]
@@ -58,6 +61,8 @@ PREFILL_CHUNK = 256
 class NumpyExecutor:
     """Holds the weights as float32 and runs plans op by op. `preferences` is for the kernels of inference.cpu.kernels.
 
+    With a `placement` that gives WebGPU a part too, it is the CPU's half of a SplitExecutor, which asks it to run
+    segment after segment; `groups` then holds the layers whose caches are on the CPU.
     Raises KernelUnavailable for a forced kernel that is none of these.
     """
 
@@ -74,16 +79,19 @@ class NumpyExecutor:
         groups: Sequence[LayerGroup],
         fused: bool = True,
         preferences: Sequence[KernelPreference] = (),
+        placement: Placement | None = None,
     ) -> None:
         self.config = config
         self._store = store
         self._fused = fused
+        self._placement = placement or whole("cpu", config.num_layers)
         self.adapters = AdapterSet(config)
         self._adapter_weights: dict[WeightRef, np.ndarray] = {}
         self._product = choose_product(preferences)
         self._weights = HostWeights(store, by_columns=self._product.variant == "column_major")
         self._plans: dict[tuple[bool, Logits, bool], Plan] = {}
-        self._programs: dict[tuple[bool, Logits], Program] = {}
+        self._segments: dict[tuple[bool, Logits], list[Segment]] = {}
+        self._programs: dict[tuple[bool, Logits, int], Program] = {}
         self._rope = RopeTables()
         self._blas = ThreadpoolController().select(user_api="blas")
         # As many as BLAS would take: it counts the cores that this process may use.
@@ -97,11 +105,12 @@ class NumpyExecutor:
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Dequantise every weight to float32; `progress` hears (weights done, weights in all)."""
-        self._weights.load(self.plan(1, "last"), self._cores, progress)
+        self._weights.load(part_on(self.plan(1, "last"), "cpu"), self._cores, progress)
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         self.adapters = adapters
         self._plans.clear()
+        self._segments.clear()
         self._programs.clear()
         self._adapter_weights.clear()
 
@@ -109,37 +118,57 @@ class NumpyExecutor:
         return self._caches.new(context, groups)
 
     def plan(self, rows: int, logits: Logits, sampled: bool = False) -> Plan:
-        """The plan for one row or many (up to `chunk`), made once."""
+        """The placed plan for one row or many (up to `chunk`), made once; also what WebGPU runs of it."""
         key = (rows == 1, logits, sampled)
         if key not in self._plans:
             ranks = self.adapters.ranks
             plan = build(self.config, 1 if rows == 1 else self.chunk, logits, sampled, lora_ranks=ranks)
-            self._plans[key] = fuse(plan, self._store.formats | self.adapters.formats) if self._fused else plan
+            if self._fused:
+                plan = fuse(plan, self._store.formats | self.adapters.formats)
+            self._plans[key] = place(plan, self._placement)
         return self._plans[key]
+
+    def segments(self, rows: int, logits: Logits) -> list[Segment]:
+        """A step of `rows` as the devices take turns in it."""
+        key = (rows == 1, logits)
+        if key not in self._segments:
+            self._segments[key] = segments(self.plan(rows, logits))
+        return self._segments[key]
 
     def forward(
         self, cache: NumpyCache, ids: Sequence[int], logits: Logits, observe: Observer | None = None
     ) -> np.ndarray | None:
         """Append up to `chunk` tokens; returns float32 logits (V,) for "last", (T, V) for "all", None for "none"."""
-        output = self._step([(cache, ids)], logits, observe)
-        if logits == "none":
-            return None
-        return output[0] if logits == "last" else output
+        return asked_for(self._step([(cache, ids)], logits, observe), logits)
 
     def forward_many(self, caches: Sequence[NumpyCache], ids: Sequence[int]) -> np.ndarray:
         self.check_batch(caches)
-        return self._step([(cache, [token]) for cache, token in zip(caches, ids, strict=True)], "all")
+        logits = self._step([(cache, [token]) for cache, token in zip(caches, ids, strict=True)], "all")
+        assert logits is not None
+        return logits
+
+    def run_segment(
+        self, index: int, appended: Appended, logits: Logits, values: Values, observe: Observer | None = None
+    ) -> None:
+        """See RunSegment."""
+        rows = Rows.of(appended, self._rope)
+        program = self._program(len(rows.tokens), logits, index)
+        with self._blas_threads(len(rows.tokens)):
+            for step in program.steps:
+                output = values[step.op.output.name] = self._run(step, values, rows)
+                for name in step.done:
+                    del values[name]
+                if observe is not None:
+                    observe(step.op, output)
+        self._kv_peak = max(self._kv_peak, self._kv_bytes())
 
     def time_step(self, cache: NumpyCache, ids: Sequence[int]) -> StepTimes:
         before = cache.length
-        rows = self._begin([(cache, ids)])
-        with self._blas_threads(len(ids)):
-            program = self._program(len(ids), "last")
-            marks = [time.perf_counter()]
-            logits = self._run_program(program, rows, lambda op, output: marks.append(time.perf_counter()))
-            sample(logits[0], Sampling(), 0, before, None)
-            marks.append(time.perf_counter())
-        cache.length += len(ids)
+        marks = [time.perf_counter()]
+        logits = self.forward(cache, ids, "last", lambda op, output: marks.append(time.perf_counter()))
+        assert logits is not None
+        sample(logits, Sampling(), 0, before, None)
+        marks.append(time.perf_counter())
         cache.truncate(before)
         return StepTimes(tuple(end - start for start, end in pairwise(marks)), marks[-1] - marks[0])
 
@@ -160,9 +189,18 @@ class NumpyExecutor:
 
     def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
         plan = self.plan(1 if phase == "decode" else self.chunk, "last", sampled=True)
-        layouts = [None if op.layer is None else self._any_cache.store(op.layer).group.layout for op in plan.ops]
-        decisions = [explain_kernel(op, self._product, layout) for op, layout in zip(plan.ops, layouts, strict=True)]
-        return explain(plan, decisions, "cpu", dict.fromkeys(self._store.formats | self.adapters.formats, "f32"))
+        return explain(plan, self.decisions(plan), {"cpu": self.formats()})
+
+    def decisions(self, plan: Plan) -> list[tuple[Decision, int]]:
+        """How each operation of a placed plan that is the CPU's runs; NumPy has no dispatches, each counts as one."""
+        groups = [store.group for store in self._any_cache.stores]
+        layouts: dict[int | None, str] = {layer: group.layout for group in groups for layer in group.layers}
+        ops = part_on(plan, "cpu").ops
+        return [(explain_kernel(op, self._product, layouts.get(op.layer, "")), 1) for op in ops]
+
+    def formats(self) -> dict[str, str]:
+        """The format that each weight has on the CPU, by canonical name."""
+        return dict.fromkeys(self._store.formats | self.adapters.formats, "f32")
 
     def memory(self) -> MemoryStats:
         by_format = {"f32": self._weights.nbytes}
@@ -188,26 +226,10 @@ class NumpyExecutor:
         self._threads.close()
         self._caches.close()
 
-    def _step(
-        self, appended: Sequence[tuple[NumpyCache, Sequence[int]]], logits: Logits, observe: Observer | None = None
-    ) -> np.ndarray:
+    def _step(self, appended: Appended, logits: Logits, observe: Observer | None = None) -> np.ndarray | None:
         """Append tokens to each of these caches; the output of the last operation."""
-        rows = self._begin(appended)
-        with self._blas_threads(len(rows.tokens)):
-            output = self._run_program(self._program(len(rows.tokens), logits), rows, observe)
-        for cache, ids in appended:
-            cache.length += len(ids)
-        self._kv_peak = max(self._kv_peak, self._kv_bytes())
-        return output
-
-    def _begin(self, appended: Sequence[tuple[NumpyCache, Sequence[int]]]) -> Rows:
-        # First room for all, so that nothing has begun where one has none.
-        for cache, ids in appended:
-            cache.note(cache.length, ids)
-            cache.ensure(cache.length + len(ids))
-        for cache, _ in appended:
-            cache.begin()
-        return Rows.of(appended, self._rope)
+        run = partial(self.run_segment, observe=observe)
+        return run_step(self.segments(count_rows(appended), logits), {"cpu": run}, appended, logits)
 
     def _blas_threads(self, rows: int) -> AbstractContextManager[object]:
         """Limits BLAS for a step of `rows`: to one thread, but for many rows of the reference."""
@@ -215,25 +237,14 @@ class NumpyExecutor:
         limit: AbstractContextManager[object] = self._blas.limit(limits=1 if one else None)
         return limit
 
-    def _program(self, rows: int, logits: Logits) -> Program:
-        """The plan for so many rows with its weights, made once."""
-        key = (rows == 1, logits)
+    def _program(self, rows: int, logits: Logits, segment: int) -> Program:
+        """A segment of the plan for so many rows with its weights, made once."""
+        key = (rows == 1, logits, segment)
         if key not in self._programs:
-            plan = self.plan(rows, logits)
-            self._weights.load(plan)
-            self._programs[key] = make_program(plan, self._weight)
+            found = self.segments(rows, logits)[segment]
+            self._weights.load(found.plan)
+            self._programs[key] = make_program(found.plan, self._weight, found.kept)
         return self._programs[key]
-
-    def _run_program(self, program: Program, rows: Rows, observe: Observer | None = None) -> np.ndarray:
-        """The output of the last step."""
-        values: dict[str, np.ndarray] = {}
-        for step in program.steps:
-            output = values[step.op.output.name] = self._run(step, values, rows)
-            for name in step.done:
-                del values[name]
-            if observe is not None:
-                observe(step.op, output)
-        return output
 
     def _append(self, op: Op, rows: Rows, k: np.ndarray, v: np.ndarray) -> None:
         shape = (-1, self.config.num_kv_heads, self.config.head_dim)
@@ -290,7 +301,7 @@ class NumpyExecutor:
             case Attention() as attention:
                 sinks = weights[0][:, 0] if attention.sinks else None
                 return rows.by_part(lambda part: self._attend(op, attention, part, inputs[0][part.rows], sinks))
-            case Copy():
+            case LastRow():
                 return inputs[0][-1:]
             case Sample():
                 raise AssertionError("sampling reads the logits of forward()")

@@ -43,8 +43,8 @@ def kernel_notices(preferences: Sequence[KernelPreference]) -> list[str]:
     return [f"--kernels prefer:{name} has no effect on the CPU: there are {', '.join(NAMES)}" for name in others]
 
 
-def explain_kernel(op: Op, product: Decision, layout: str | None) -> Decision:
-    """The decision about an operation; `layout` is that of its layer's KV cache, None where it has no layer."""
+def explain_kernel(op: Op, product: Decision, layout: str) -> Decision:
+    """The decision about an operation; `layout` is that of the KV cache which it works on, "" for none."""
     match op.attributes:
         case Matmul():
             return product

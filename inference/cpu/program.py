@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,10 +27,10 @@ class Program:
     steps: tuple[Step, ...]
 
 
-def make_program(plan: Plan, weight: Callable[[WeightRef], np.ndarray]) -> Program:
-    """`weight` gives the array of a reference."""
+def make_program(plan: Plan, weight: Callable[[WeightRef], np.ndarray], kept: Set[str] = frozenset()) -> Program:
+    """`weight` gives the array of a reference; `kept` names what is read after the program."""
     steps = [
-        Step(op, tuple(weight(ref) for ref in op.weights), done)
+        Step(op, tuple(weight(ref) for ref in op.weights), tuple(name for name in done if name not in kept))
         for op, done in zip(plan.ops, last_reads(plan), strict=True)
     ]
     return Program(plan, tuple(steps))

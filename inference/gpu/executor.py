@@ -22,6 +22,7 @@ from inference.gpu.probes import probe_subgroups
 from inference.gpu.programs import ROW_BUCKETS, GpuCache, Programs, step_rows
 from inference.gpu.queue import StepQueue, run_once
 from inference.gpu.timing import time_passes
+from inference.gpu.transfer import read_tensor, write_tensor
 from inference.host_memory import peak_resident_bytes
 from inference.kernels.base import KernelPreference
 from inference.kernels.dispatch import Binding
@@ -33,9 +34,11 @@ from inference.kv.layout import LayerGroup
 from inference.lora.adapter_set import AdapterSet
 from inference.models.config import ModelConfig
 from inference.plan.build import build
-from inference.plan.explain import PlanRow
+from inference.plan.explain import PlanRow, explain
 from inference.plan.ops import DType, Logits, Plan
+from inference.plan.place import Placement, Segment, whole
 from inference.sampling import Sampled, Sampling
+from inference.segments import Appended, Values, asked_for, run_step
 from inference.weights import WeightStore
 
 # Tokens in flight: enough that the GPU never waits for Python. On a software adapter a step takes a second and
@@ -53,7 +56,11 @@ def steps_in_flight(caps: DeviceCaps) -> int:
 
 
 class WebGpuExecutor:
-    """One model on one WebGPU device. `kv_dtype` is that of the cache, `dtype` that of all other activations."""
+    """One model on one WebGPU device. `kv_dtype` is that of the cache, `dtype` that of all other activations.
+
+    With a `placement` that gives the CPU a part too, it is WebGPU's half of a SplitExecutor, which asks it to run
+    segment after segment; `groups` then holds the layers whose caches are on WebGPU.
+    """
 
     device: Literal["webgpu", "cpu"] = "webgpu"
     max_batch = 1
@@ -70,6 +77,7 @@ class WebGpuExecutor:
         preferences: Sequence[KernelPreference] = (),
         memory_limit: int | None = None,
         raw_encoding: bool = True,
+        placement: Placement | None = None,
     ) -> None:
         check_names(preferences)
         self.config = config
@@ -96,7 +104,17 @@ class WebGpuExecutor:
         self._caches = GpuCaches(config, groups, memory)
         any_cache = self._caches.new(config.max_context)
         self.programs = Programs(
-            config, store, self._gpu, self.caps, self._pool, self._encoder, any_cache, dtype, kv_dtype, preferences
+            config,
+            store,
+            placement or whole("webgpu", config.num_layers),
+            self._gpu,
+            self.caps,
+            self._pool,
+            self._encoder,
+            any_cache,
+            dtype,
+            kv_dtype,
+            preferences,
         )
         self._shared = self.programs.shared
         self._queue = StepQueue(self._gpu, self._pool, self._encoder, self._shared[Binding("result")], depth)
@@ -122,21 +140,30 @@ class WebGpuExecutor:
         return self.programs.plan(rows, logits, sampled)
 
     def forward(self, cache: GpuCache, ids: Sequence[int], logits: Logits) -> np.ndarray | None:
-        cache.note(cache.length, ids)
-        cache.ensure(cache.length + len(ids))
-        self._write_step(cache.length, ids)
-        program, prepared = self.programs.program(cache, len(ids), logits, sampled=False)
-        cache.begin()
+        self.begin_step(cache.length, ids)
+        output = run_step(self.segments(len(ids), logits), {"webgpu": self.run_segment}, [(cache, ids)], logits)
+        return asked_for(output, logits)
+
+    def segments(self, rows: int, logits: Logits) -> list[Segment]:
+        """A step of `rows` as the devices take turns in it."""
+        return self.programs.segments(rows, logits)
+
+    def run_segment(self, index: int, appended: Appended, logits: Logits, values: Values) -> None:
+        """See RunSegment; `begin_step` comes before the first one."""
+        ((cache, ids),) = appended
+        segment, buffers = self.segments(len(ids), logits)[index], self.programs.scratch(len(ids), logits)
+        _, prepared = self.programs.program(cache, len(ids), logits, segment=index)
+        for op in segment.copies("webgpu"):
+            write_tensor(self._gpu, buffers, op.output, values[op.inputs[0].name])
         run_once(self._gpu, self._encoder, prepared)
-        cache.length += len(ids)
-        if logits == "none":
+        for op in segment.copies("cpu"):
+            values[op.output.name] = read_tensor(self._gpu, buffers, op.inputs[0], len(ids))
+        if segment.last and logits == "none":
             # Waiting here keeps the progress that is reported true, and a cancelled prefill short.
             self._pool.flush()
-            return None
-        rows = 1 if logits == "last" else len(ids)
-        size = rows * self.config.vocab_size * 4
-        values = np.frombuffer(self._gpu.queue.read_buffer(self.programs.output(program), 0, size), np.float32)
-        return values if logits == "last" else values.reshape(rows, -1)
+        elif segment.last:
+            result = segment.plan.ops[-1].output
+            values[result.name] = read_tensor(self._gpu, buffers, result, len(ids))
 
     def stream(self, cache: GpuCache, ids: Sequence[int], request: SampleRequest) -> Generator[Sampled, None, None]:
         if request.sampling.host_reason is not None:
@@ -146,7 +173,7 @@ class WebGpuExecutor:
         self._write_request(request)
         cache.note(cache.length, ids)
         cache.ensure(cache.length + len(ids))
-        self._write_step(cache.length, ids)
+        self.begin_step(cache.length, ids)
         self._queue.reset_cost()
         queue, finish_s, submit_s = self._queue, 0.0, 0.0
         self._submit(cache, len(ids))
@@ -196,7 +223,7 @@ class WebGpuExecutor:
         for split in (False, True):
             cache.note(before, ids)
             cache.ensure(before + len(ids))
-            self._write_step(before, ids)
+            self.begin_step(before, ids)
             program, prepared = self.programs.program(cache, len(ids), "last", sampled=True)
             cache.begin()
             passes = [self._encoder.prepare(group) for group in program.by_op] if split else [prepared]
@@ -206,7 +233,8 @@ class WebGpuExecutor:
         return StepTimes(tuple(took[1]), took[0][0])
 
     def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
-        return self.programs.rows(1 if phase == "decode" else self.chunk)
+        plan = self.plan(1 if phase == "decode" else self.chunk, "last", sampled=True)
+        return explain(plan, self.programs.decisions(plan), {"webgpu": self.programs.formats(plan)})
 
     def memory(self) -> MemoryStats:
         held, adapters = self._pool.bytes, self.programs.adapter_weights.nbytes
@@ -251,7 +279,7 @@ class WebGpuExecutor:
         if rows == 1:
             self._dispatches_per_step = len(program.dispatches)
 
-    def _write_step(self, position: int, ids: Sequence[int]) -> None:
+    def begin_step(self, position: int, ids: Sequence[int]) -> None:
         """Set the step's position, rows and tokens; with nothing in flight, since a step's end sets the next one's."""
         write = self._gpu.queue.write_buffer
         write(self._shared[Binding("state")], 0, np.array([position, len(ids)], np.uint32))

@@ -15,6 +15,7 @@ from inference.kernels.base import Decision
 from inference.kernels.dispatch import Binding, Dispatch, KernelContext
 from inference.kernels.registry import KERNELS
 from inference.plan.ops import ITEMSIZE, Plan, Sample
+from inference.plan.place import on_device
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,14 @@ def assign_slots(plan: Plan) -> tuple[dict[str, int], list[int]]:
     A slot is free again after the last op that reads its tensor; an op's output never shares a slot with
     its inputs, since no buffer may be read and written in one dispatch.
     """
-    last_use: dict[str, int] = {}
-    for index, op in enumerate(plan.ops):
-        last_use[op.output.storage.name] = index
-        for tensor in op.inputs:
-            last_use[tensor.storage.name] = index
+    touched = [list(dict.fromkeys(tensor.storage for tensor in on_device(op))) for op in plan.ops]
+    last_use = {tensor.name: index for index, tensors in enumerate(touched) for tensor in tensors}
     slots: dict[str, int] = {}
     sizes: list[int] = []
     free: list[int] = []
-    for index, op in enumerate(plan.ops):
-        output = op.output.storage
+    for index, tensors in enumerate(touched):
+        # What an operation writes comes first; all others are there already.
+        output = tensors[0]
         if output.name not in slots:
             size = output.rows * output.columns * ITEMSIZE[output.dtype]
             slot = min(free, key=lambda candidate: abs(sizes[candidate] - size), default=None)
@@ -59,8 +58,7 @@ def assign_slots(plan: Plan) -> tuple[dict[str, int], list[int]]:
                 free.remove(slot)
             sizes[slot] = max(sizes[slot], size)
             slots[output.name] = slot
-        names = dict.fromkeys((output.name, *(tensor.storage.name for tensor in op.inputs)))
-        free += [slots[name] for name in names if last_use[name] == index]
+        free += [slots[tensor.name] for tensor in tensors if last_use[tensor.name] == index]
     return slots, sizes
 
 

@@ -13,7 +13,7 @@ from inference.gpu.encoder import PassEncoder, Prepared
 from inference.gpu.pipelines import PipelineCache
 from inference.gpu.program import Program, decide, make_program, make_scratch
 from inference.gpu.weights import DeviceWeights, device_formats
-from inference.kernels.base import KernelPreference
+from inference.kernels.base import Decision, KernelPreference
 from inference.kernels.dispatch import Binding, KernelContext
 from inference.kernels.sample import RESULT_WORDS, SETTINGS_WORDS
 from inference.kv.gpu_store import GpuStore
@@ -21,9 +21,9 @@ from inference.kv.layout import KvCache
 from inference.lora.adapter_set import AdapterSet
 from inference.models.config import ModelConfig, RopeConfig
 from inference.plan.build import build
-from inference.plan.explain import PlanRow, explain
 from inference.plan.fuse import fuse
 from inference.plan.ops import DType, Logits, Plan
+from inference.plan.place import Placement, Segment, part_on, place, segments
 from inference.rope import rope_table
 from inference.weights import WeightStore
 
@@ -42,6 +42,11 @@ def step_rows(caps: DeviceCaps) -> int:
     return ROW_BUCKETS[-2] if caps.software else ROW_BUCKETS[-1]
 
 
+def row_bucket(rows: int) -> int:
+    """The smallest of ROW_BUCKETS that holds so many."""
+    return next(bucket for bucket in ROW_BUCKETS if rows <= bucket)
+
+
 def shared_sizes(config: ModelConfig, chunk: int) -> dict[Binding, int]:
     """Bytes of the buffers that all programs share, for steps of up to `chunk` tokens."""
     return {
@@ -54,8 +59,9 @@ def shared_sizes(config: ModelConfig, chunk: int) -> dict[Binding, int]:
 
 
 class Programs:
-    """The plans, the weights and the programs of one model. `shared` are the buffers that all programs share.
+    """The plans of one model, and the weights and programs of what WebGPU has of it by `placement`.
 
+    `shared` are the buffers that all programs share.
     `any_cache` is never filled: it has the layouts for what is asked without a sequence at hand.
     """
 
@@ -63,6 +69,7 @@ class Programs:
         self,
         config: ModelConfig,
         store: WeightStore,
+        placement: Placement,
         device: Any,
         caps: DeviceCaps,
         pool: BufferPool,
@@ -73,6 +80,7 @@ class Programs:
         preferences: Sequence[KernelPreference],
     ) -> None:
         self.config = config
+        self.placement = placement
         self.adapters = AdapterSet(config)
         self.weights = DeviceWeights(store, pool, caps.max_binding)
         self.adapter_weights = AdapterWeights(pool, caps.max_binding)
@@ -89,13 +97,15 @@ class Programs:
         self._preferences = tuple(preferences)
         self._pipelines = PipelineCache(device)
         self._plans: dict[PlanKey, Plan] = {}
+        self._segments: dict[PlanKey, list[Segment]] = {}
+        self._cached_layers = [layer for layer, where in enumerate(placement.attention) if where == "webgpu"]
         self._plan_version = 0
         self._scratch: dict[PlanKey, dict[Binding, Any]] = {}
         self._rope: dict[RopeConfig, tuple[int, Any]] = {}
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Upload the weights; `progress` hears (weights done, weights in all). Raises DoesNotFit."""
-        self.weights.upload(self.plan(1, "last"), progress)
+        self.weights.upload(part_on(self.plan(1, "last"), "webgpu"), progress)
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         """See Executor. Where only strengths differ, matrices are written anew and every program stays."""
@@ -104,61 +114,74 @@ class Programs:
         if not same_plan:
             self._plans = {}
         try:
-            self.adapter_weights.upload(adapters, self.plan(1, "last"))
+            self.adapter_weights.upload(adapters, part_on(self.plan(1, "last"), "webgpu"))
         except DoesNotFit:
             self.adapters, self._plans = before, plans
             raise
         if not same_plan:
             self._plan_version += 1
+            self._segments = {}
             self._free_scratch()
 
     def plan(self, rows: int, logits: Logits, sampled: bool = False) -> Plan:
-        """The fused plan for a bucket of rows, made once."""
+        """The fused and placed plan for a bucket of rows, made once; also what the CPU runs of it."""
         key = (rows, logits, sampled)
         if key not in self._plans:
             plan = build(self.config, rows, logits, sampled, self._dtype, self._kv_dtype, self.adapters.ranks)
-            self._plans[key] = fuse(plan, self._store.formats | self.adapters.formats)
+            self._plans[key] = place(fuse(plan, self._store.formats | self.adapters.formats), self.placement)
         return self._plans[key]
 
-    def rows(self, rows: int) -> list[PlanRow]:
-        """The explained plan of a step of `rows` tokens that samples."""
-        plan = self.plan(rows, "last", sampled=True)
-        decisions, dispatches = decide(plan, self._context(plan, KV_BUCKETS[1], self._any_cache))
-        formats = device_formats(self._store.formats | self.adapters.formats, plan)
-        return explain(plan, decisions, "webgpu", formats, [len(group) for group in dispatches])
+    def segments(self, rows: int, logits: Logits, sampled: bool = False) -> list[Segment]:
+        """The plan for a step of `rows` as the devices take turns in it."""
+        key = (row_bucket(rows), logits, sampled)
+        if key not in self._segments:
+            self._segments[key] = segments(self.plan(*key))
+        return self._segments[key]
 
-    def program(self, cache: GpuCache, rows: int, logits: Logits, sampled: bool) -> tuple[Program, Prepared]:
-        """The program for a step of `rows` that begins at the cache's length, bound to the cache's buffers."""
-        row_bucket = next(bucket for bucket in ROW_BUCKETS if rows <= bucket)
+    def decisions(self, plan: Plan) -> list[tuple[Decision, int]]:
+        """The kernel, and the number of dispatches, of each operation of `plan` that is WebGPU's."""
+        chosen = decide(part_on(plan, "webgpu"), self._context(plan, KV_BUCKETS[1], self._any_cache))
+        return [(decision, len(dispatches)) for decision, dispatches in zip(*chosen, strict=True)]
+
+    def formats(self, plan: Plan) -> dict[str, str]:
+        """The format that each weight of `plan` has on WebGPU, by canonical name."""
+        return device_formats(self._store.formats | self.adapters.formats, plan)
+
+    def program(
+        self, cache: GpuCache, rows: int, logits: Logits, sampled: bool = False, segment: int = 0
+    ) -> tuple[Program, Prepared]:
+        """The program for a step of `rows` that begins at the cache's length, bound to the cache's buffers.
+
+        Of a plan that both devices run it is that of one segment.
+        """
         kv_bucket = next(bucket for bucket in KV_BUCKETS if cache.length + rows <= bucket)
-        versions = (self._plan_version, *(store.version for store in cache.stores))
-        key = (row_bucket, kv_bucket, logits, sampled)
+        stores = dict.fromkeys(cache.store(layer) for layer in self._cached_layers)
+        versions = (self._plan_version, *(store.version for store in stores))
+        key = (row_bucket(rows), kv_bucket, logits, sampled, segment)
         if key not in cache.programs or cache.programs[key][0] != versions:
-            plan = self.plan(row_bucket, logits, sampled)
+            plan = self.segments(rows, logits, sampled)[segment].plan
             buffers = self.weights.buffers | self.adapter_weights.buffers | self.shared
-            buffers |= self._scratch_for(plan, sampled)
+            buffers |= self.scratch(rows, logits, sampled)
             buffers |= self._rope_tables(cache.context)
-            for store in cache.stores:
+            for store in stores:
                 buffers |= store.buffers()
             context = self._context(plan, kv_bucket, cache)
             program = make_program(plan, context, buffers, self._device, self._pipelines)
             cache.programs[key] = (versions, program, self._encoder.prepare(program.dispatches))
         return cache.programs[key][1:]
 
-    def output(self, program: Program) -> Any:
-        """The buffer of what the last operation of `program` makes, where that is not a sample."""
-        return self._scratch[_key(program.plan, False)][Binding("tensor", program.plan.ops[-1].output.name)]
-
-    def _context(self, plan: Plan, kv_bucket: int, cache: GpuCache) -> KernelContext:
-        layouts = {layer: cache.store(layer).layout(layer) for layer in range(self.config.num_layers)}
-        placed, preferences = self.weights.placed | self.adapter_weights.placed, self._preferences
-        return KernelContext(self._caps, plan.rows, self._kv_dtype, kv_bucket, placed, layouts, preferences)
-
-    def _scratch_for(self, plan: Plan, sampled: bool) -> dict[Binding, Any]:
-        key = _key(plan, sampled)
+    def scratch(self, rows: int, logits: Logits, sampled: bool = False) -> dict[Binding, Any]:
+        """The buffers of the activations in a step of `rows`."""
+        key = (row_bucket(rows), logits, sampled)
         if key not in self._scratch:
+            plan = part_on(self.plan(*key), "webgpu")
             self._scratch[key] = make_scratch(plan, self._context(plan, KV_BUCKETS[-1], self._any_cache), self._pool)
         return self._scratch[key]
+
+    def _context(self, plan: Plan, kv_bucket: int, cache: GpuCache) -> KernelContext:
+        layouts = {layer: cache.store(layer).layout(layer) for layer in self._cached_layers}
+        placed, preferences = self.weights.placed | self.adapter_weights.placed, self._preferences
+        return KernelContext(self._caps, plan.rows, self._kv_dtype, kv_bucket, placed, layouts, preferences)
 
     def _free_scratch(self) -> None:
         for buffers in self._scratch.values():
@@ -169,8 +192,8 @@ class Programs:
     def _rope_tables(self, positions: int) -> dict[Binding, Any]:
         """The table of each layer's rope for `positions` positions, by layer."""
         tables = {}
-        for layer, layer_config in enumerate(self.config.layers):
-            rope = layer_config.rope
+        for layer in self._cached_layers:
+            rope = self.config.layers[layer].rope
             held = self._rope.get(rope)
             if held is None or held[0] < positions:
                 table = rope_table(rope, 0, positions)
@@ -179,7 +202,3 @@ class Programs:
                 self._rope[rope] = (positions, buffer)
             tables[Binding("rope", str(layer))] = self._rope[rope][1]
         return tables
-
-
-def _key(plan: Plan, sampled: bool) -> PlanKey:
-    return plan.rows, plan.logits, sampled

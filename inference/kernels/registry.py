@@ -31,6 +31,7 @@ KERNELS: dict[Kind, KernelFile] = {
     "add": _SIMPLE,
     "activation_gate": _SIMPLE,
     "softcap": _SIMPLE,
+    "last_row": _SIMPLE,
     "copy": _SIMPLE,
     "rope": _SIMPLE,
     "matmul": _MATMUL,

@@ -21,6 +21,7 @@ from inference.plan.ops import (
     Copy,
     Embed,
     KvAppend,
+    LastRow,
     Op,
     RmsNorm,
     Softcap,
@@ -38,8 +39,10 @@ def choose(op: Op, context: KernelContext) -> Decision:
         case KvAppend(rope=rope) if rope is not None:
             layout = context.layouts[layer_of(op)].name
             return Decision(f"append_{layout}", "one workgroup a head rotates and stores it")
-        case Add() | ActivationGate() | Softcap() | Copy():
+        case Add() | ActivationGate() | Softcap() | LastRow():
             return Decision("elementwise", "one invocation an element")
+        case Copy():
+            return Decision("transfer", "through the queue, once a step: what the other device reads next")
         case _:
             raise KernelUnavailable(f"op {op.name} ({op.kind}) has no WebGPU kernel in this form; use --device cpu")
 
@@ -63,6 +66,8 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
             grid = grid_for(-(-count // 256), context.caps)
             return (Dispatch("elementwise/softcap.wgsl", constants, (tensor(op.inputs[0]), tensor(op.output)), grid),)
         case Copy():
+            return ()
+        case LastRow():
             constants = {"COLUMNS": op.output.columns, "X_TYPE": op.output.dtype}
             bindings = (tensor(op.inputs[0]), tensor(op.output), STATE)
             grid = (-(-op.output.columns // 64), 1, 1)

@@ -12,12 +12,12 @@ from inference.plan.ops import (
     Add,
     Attention,
     Attributes,
-    Copy,
     DType,
     Embed,
     ExpertMatmul,
     Kind,
     KvAppend,
+    LastRow,
     Logits,
     Lora,
     Matmul,
@@ -83,7 +83,7 @@ class _Builder:
         c = self.config
         rows = self.rows
         if logits == "last" and rows > 1:
-            x = self._op("copy", "last_row", None, (x,), c.hidden_size, Copy(), rows=1, dtype="f32")
+            x = self._op("last_row", "last_row", None, (x,), c.hidden_size, LastRow(), rows=1, dtype="f32")
         if logits == "last":
             rows = 1
         norm = WeightRef(("final_norm",), 1, c.hidden_size)

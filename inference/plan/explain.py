@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from inference.kernels.base import Decision
 from inference.plan.fuse import common_format
-from inference.plan.ops import Attention, Embed, ExpertMatmul, KvAppend, Op, Plan, Route
+from inference.plan.ops import Attention, Device, DType, Embed, ExpertMatmul, KvAppend, Op, Plan, Route
+from inference.plan.place import moved_bytes
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,23 @@ class PlanRow:
     rejected: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     dispatches: int = 1
+    moved_bytes: int = 0
+    """Of a copy between devices: what it moves for each token."""
 
 
 def explain(
     plan: Plan,
-    decisions: Sequence[Decision],
-    device: str,
-    formats: Mapping[str, str],
-    dispatches: Sequence[int] | None = None,
+    decisions: Sequence[tuple[Decision, int]],
+    formats: Mapping[Device, Mapping[str, str]],
 ) -> list[PlanRow]:
-    """One row an op. `formats` gives each weight's storage as it lies on the device."""
+    """One row an op of a placed plan, each with its kernel and the number of its dispatches.
+
+    `formats` gives each weight's storage as it lies on a device.
+    """
     rows = []
-    for index, (op, decision) in enumerate(zip(plan.ops, decisions, strict=True)):
+    for index, (op, (decision, dispatches)) in enumerate(zip(plan.ops, decisions, strict=True)):
+        assert op.device is not None, "only placed plans are explained"
+        stored = formats[op.device]
         rows.append(
             PlanRow(
                 index=index,
@@ -53,16 +59,17 @@ def explain(
                 kind=op.kind,
                 name=op.name,
                 input_dtype=_input_dtype(op, plan),
-                weight=", ".join(dict.fromkeys(common_format(ref.sources, formats) or "" for ref in op.weights)),
+                weight=", ".join(dict.fromkeys(common_format(ref.sources, stored) or "" for ref in op.weights)),
                 accumulate="" if isinstance(op.attributes, Embed) else "f32",
                 output_dtype=_output_dtype(op, plan),
                 shape=_shape(op),
-                device=device,
+                device=op.device,
                 variant=decision.variant,
                 reason=decision.reason,
                 rejected=decision.rejected,
                 notes=op.notes,
-                dispatches=1 if dispatches is None else dispatches[index],
+                dispatches=dispatches,
+                moved_bytes=moved_bytes(op),
             )
         )
     return rows
@@ -73,16 +80,20 @@ def _input_dtype(op: Op, plan: Plan) -> str:
         return "u32"
     dtypes = [tensor.dtype for tensor in op.inputs]
     if isinstance(op.attributes, Attention):
-        dtypes.append(plan.kv_dtype)
+        dtypes.append(_kv_dtype(op, plan))
     return ", ".join(dict.fromkeys(dtypes))
 
 
 def _output_dtype(op: Op, plan: Plan) -> str:
     if op.kind == "sample":
         return "u32"
-    if isinstance(op.attributes, KvAppend) and plan.kv_dtype != op.output.dtype:
-        return f"{op.output.dtype}, cache {plan.kv_dtype}"
+    if isinstance(op.attributes, KvAppend) and (cache := _kv_dtype(op, plan)) != op.output.dtype:
+        return f"{op.output.dtype}, cache {cache}"
     return op.output.dtype
+
+
+def _kv_dtype(op: Op, plan: Plan) -> DType:
+    return "f32" if op.device == "cpu" else plan.kv_dtype
 
 
 def _shape(op: Op) -> str:

@@ -17,6 +17,7 @@ ITEMSIZE: dict[DType, int] = {"f32": 4, "f16": 2}
 """Bytes of a stored number."""
 
 Logits = Literal["last", "all", "none"]
+Device = Literal["webgpu", "cpu"]
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,15 @@ class Softcap:
 
 
 @dataclass(frozen=True)
-class Copy:
+class LastRow:
     """output = the last row of x, alone."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """output = x, moved to the device `to` from the other one (and to the dtype that it is stored in there)."""
+
+    to: Device
 
 
 @dataclass(frozen=True)
@@ -204,17 +212,20 @@ class Sample:
 
 Attributes = (
     Embed | RmsNorm | Matmul | Lora | Add | Rope | KvAppend | Attention | ActivationGate | Route | ExpertMatmul
-    | Softcap | Copy | Sample
+    | Softcap | LastRow | Copy | Sample
 )  # fmt: skip
 Kind = Literal[
     "embed", "rmsnorm", "matmul", "add", "rope", "kv_append", "attention",
-    "activation_gate", "route", "expert_matmul", "softcap", "lora", "lm_head", "sample", "copy",
+    "activation_gate", "route", "expert_matmul", "softcap", "lora", "lm_head", "sample", "last_row", "copy",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Op:
-    """One operation. `layer` is None outside the layers; `notes` tells which fusions made it or could not."""
+    """One operation. `layer` is None outside the layers; `notes` tells which fusions made it or could not.
+
+    `device` is None until inference.plan.place has settled it. A copy between devices is WebGPU's, in both directions.
+    """
 
     kind: Kind
     name: str
@@ -224,6 +235,7 @@ class Op:
     attributes: Attributes
     weights: tuple[WeightRef, ...] = ()
     notes: tuple[str, ...] = ()
+    device: Device | None = None
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from inference.models.config import RopeConfig
 from inference.plan.ops import (
     ActivationGate,
     Add,
-    Copy,
     DType,
     Embed,
     KvAppend,
+    LastRow,
     Op,
     RmsNorm,
     Rope,
@@ -192,7 +192,7 @@ def test_softcap_survives_large_values(gpu: Gpu) -> None:
 def test_last_row_is_the_last_that_the_step_holds(gpu: Gpu) -> None:
     x, y = TensorRef("x", 8, 70, "f32"), TensorRef("y", 1, 70, "f32")
     values = np.random.default_rng(5).standard_normal((8, 70)).astype(np.float32)
-    op = Op("copy", "last_row", None, (x,), y, Copy())
+    op = Op("last_row", "last_row", None, (x,), y, LastRow())
     inputs = {tensor(x): values, STATE: np.array([3, 6], np.uint32)}
     found = run_op(gpu, op, inputs, {tensor(y): ((1, 70), np.float32)}, {})[tensor(y)]
     np.testing.assert_array_equal(found[0], values[5])

@@ -61,8 +61,8 @@ def test_a_softcap_adds_one_op() -> None:
     [
         (1, "last", False, ["rmsnorm", "lm_head"], 1),
         (1, "last", True, ["rmsnorm", "lm_head", "sample"], 1),
-        (9, "last", False, ["copy", "rmsnorm", "lm_head"], 1),
-        (9, "last", True, ["copy", "rmsnorm", "lm_head", "sample"], 1),
+        (9, "last", False, ["last_row", "rmsnorm", "lm_head"], 1),
+        (9, "last", True, ["last_row", "rmsnorm", "lm_head", "sample"], 1),
         (9, "all", False, ["rmsnorm", "lm_head"], 9),
         (9, "none", False, [], 0),
     ],

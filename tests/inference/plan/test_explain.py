@@ -11,6 +11,7 @@ from inference.kernels.base import Decision
 from inference.plan.build import build
 from inference.plan.explain import explain
 from inference.plan.fuse import fuse
+from inference.plan.place import place, whole
 from tests.conftest import DATA
 from tests.inference.opening import open_numpy, open_store
 from tests.inference.plan.plan_text import FAMILIES, decode_plan, golden_file
@@ -32,16 +33,17 @@ def test_rows_follow_the_ops(tiny: Tiny) -> None:
         (index, op.layer, op.kind, op.name, op.notes) for index, op in enumerate(plan.ops)
     ]
     assert {row.device for row in rows} == {"cpu"}
-    assert any(row.kind == "copy" for row in rows)  # the last row of the chunk goes to the head
+    assert any(row.kind == "last_row" for row in rows)  # the last row of the chunk goes to the head
 
 
 def test_dtypes_formats_and_decisions_are_shown(tiny: Tiny) -> None:
     config, store = open_store(tiny("llama") / "gguf" / "model-f16.gguf")
-    plan = fuse(build(config, 1, "last", sample=True, dtype="f32", kv_dtype="f16"), store.formats)
+    fused = fuse(build(config, 1, "last", sample=True, dtype="f32", kv_dtype="f16"), store.formats)
+    plan = place(fused, whole("webgpu", config.num_layers))
     decision = Decision("fast", "it is faster", (("slow", "it is slower"),))
     rows = {
         row.name: row
-        for row in explain(plan, [decision] * len(plan.ops), "webgpu", store.formats, range(len(plan.ops)))
+        for row in explain(plan, [(decision, index) for index in range(len(plan.ops))], {"webgpu": store.formats})
     }
     assert rows["embedding"].input_dtype == "u32" and rows["embedding"].accumulate == ""
     assert rows["attention"].input_dtype == "f32, f16"

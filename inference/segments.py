@@ -1,0 +1,59 @@
+"""One step of a plan, run as the segments that its devices take turns in; on one device there is only one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from inference.kv.layout import KvCache
+from inference.plan.ops import Device, Logits
+from inference.plan.place import Segment
+
+Appended = Sequence[tuple[KvCache[Any], Sequence[int]]]
+"""What a step does: token ids, and the cache that they are appended to."""
+
+Values = dict[str, np.ndarray]
+"""The tensors of a step that lie in the host's memory, by name: float32 (T, columns)."""
+
+
+class RunSegment(Protocol):
+    """Runs one segment of a step on one device.
+
+    It takes from `values` what it reads, and puts there what operations after it read on the CPU, as well as the
+    plan's result where the segment is the last.
+    """
+
+    def __call__(self, index: int, appended: Appended, logits: Logits, values: Values) -> None: ...
+
+
+def count_rows(appended: Appended) -> int:
+    """The rows of a step."""
+    return sum(len(ids) for _, ids in appended)
+
+
+def run_step(
+    segments: Sequence[Segment], run: Mapping[Device, RunSegment], appended: Appended, logits: Logits
+) -> np.ndarray | None:
+    """Append tokens to each of these caches; returns float32 logits (1, V) or (T, V), None for "none"."""
+    # First room for all, so that nothing has begun where one has none.
+    for cache, ids in appended:
+        cache.note(cache.length, ids)
+        cache.ensure(cache.length + len(ids))
+    for cache, _ in appended:
+        cache.begin()
+    values: Values = {}
+    for index, segment in enumerate(segments):
+        run[segment.device](index, appended, logits, values)
+        if not segment.last:
+            for name in values.keys() - segment.kept:
+                del values[name]
+    for cache, ids in appended:
+        cache.length += len(ids)
+    return None if logits == "none" else values[segments[-1].plan.ops[-1].output.name]
+
+
+def asked_for(output: np.ndarray | None, logits: Logits) -> np.ndarray | None:
+    """The result of `Executor.forward`: (V,) for "last"."""
+    return output[0] if output is not None and logits == "last" else output
