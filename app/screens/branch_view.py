@@ -51,12 +51,6 @@ class BranchView:
         if not self.busy:
             self.begin(lambda: self._show_older(tree))
 
-    def shows(self, tree: Tree, message: int) -> bool:
-        """Whether that message of the branch is in the transcript already."""
-        ids = [node.id for node in tree.path()]
-        first = self._transcript.first_message
-        return first in ids and ids.index(first) <= ids.index(message)
-
     async def show(self, tree: Tree) -> None:
         """Show the end of the branch, two screens of it, below what is there."""
         nodes = tree.path()
@@ -75,10 +69,12 @@ class BranchView:
 
     async def show_back_to(self, tree: Tree, message: int) -> None:
         """Show older messages until that one, which is in the branch, is shown."""
-        while not self.shows(tree, message):
+        while not self._transcript.shows(message):
             await self._show_older(tree)
 
     async def _show_older(self, tree: Tree) -> None:
+        if await self._transcript.show_above():
+            return
         nodes = tree.path()
         shown = self._transcript.first_message
         first = next((index for index, node in enumerate(nodes) if node.id == shown), 0)

@@ -68,7 +68,13 @@ class GrowingReply:
     def lay_out(self, waiting: tuple[Thoughts, str], ended: bool, width: int, look: Look, carry: Text | None) -> Pass:
         """Take what waited and lay out what is new or growing; `carry` is the line that the first item goes on from."""
         started = time.thread_time()
-        done = self._advance(*waiting, ended)
+        return self._laid(self._advance(*waiting, ended), width, look, carry, started)
+
+    def lay_out_again(self, result: Pass, width: int, look: Look, carry: Text | None) -> Pass:
+        """The same pass for another width or look; on another thread, too."""
+        return self._laid(result.done, width, look, carry, time.thread_time())
+
+    def _laid(self, done: list[Item], width: int, look: Look, carry: Text | None, started: float) -> Pass:
         laid = lay_out_all(done, width, look, carry)
         carry = laid[-1].carry if laid else carry
         growing = lay_out_growing(self.thought, width, look) if self.thought is not None else []

@@ -1,7 +1,8 @@
 """The conversation as lines: finished blocks are laid out once, only the growing one again and again.
 
 A reply is parsed and laid out on another thread, at most ten times a second and less often where one pass takes
-long, so that neither keys nor the engine wait for it.
+long, so that neither keys nor the engine wait for it. So are messages that are opened, and all that a new width
+changes, from their end up to some screens above what is in sight.
 """
 
 from __future__ import annotations
@@ -9,11 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
-from rich.cells import cell_len
 from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -25,13 +23,14 @@ from textual.worker import Worker
 
 from app.sanitize import visible
 from app.theme import Look, make_look
-from app.widgets.column import Column, Entry, lay_out_all
+from app.widgets.column import Column, Entry, lay_out_end
 from app.widgets.growing_reply import GrowingReply, Pass
-from app.widgets.lines import GUTTER
+from app.widgets.lines import GUTTER, restyled
 from app.widgets.render import Item, Note, NoteKind, lay_out
 from app.widgets.thought import Thought
 
 _PERIOD_S = 0.2
+_AHEAD = 400  # rows above what is in sight that are laid out with it
 _REST = 30  # rest so many times as long as the last pass took of the processor: the engine needs the interpreter too
 
 
@@ -54,7 +53,7 @@ class Transcript(ScrollView, can_focus=True):
     virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False)
 
     class NearTop(Message):
-        """The person has scrolled up to where older messages begin, if there are any."""
+        """The person has scrolled up to where there may be more: what `show_above` shows, or older messages."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -98,25 +97,33 @@ class Transcript(ScrollView, can_focus=True):
         self._column.cut(message)
         self.choose(None)
         self._updated(follow=True)
+        self._fill()
 
     async def put(self, messages: Sequence[tuple[int, Sequence[Item]]], above: bool = False) -> None:
         """Show messages, as their ids and items, below all others or above the first one."""
         entries = [Entry(item, message) for message, items in messages for item in items]
+        items = [entry.item for entry in entries]
         while True:
             width, look = self._width, self._current_look()
-            items = [entry.item for entry in entries]
-            laid = await asyncio.to_thread(lay_out_all, items, width, look) if width else []
+            laid = await asyncio.to_thread(lay_out_end, items, width, look, len(items), _AHEAD) if width else []
             if (width, look) == (self._width, self._current_look()):
                 break
         if above:
-            count = self._column.insert_above(entries, laid)
-            self._updated()
-            if not self._follow:
-                self.scroll_to(y=self.scroll_offset.y + count, animate=False, immediate=True)
+            self._updated(row=self.scroll_offset.y + self._column.insert_above(entries, laid))
         else:
-            for entry, each in zip_longest(entries, laid):
-                self._column.append(entry, each)
+            self._column.extend(entries, laid)
             self._updated()
+
+    async def show_above(self) -> bool:
+        """Lay out more of what is above; False if all of it is."""
+        if self._column.first_laid == 0:
+            return False
+        await self._lay_out_again(self._column.first_laid)
+        return True
+
+    def shows(self, message: int) -> bool:
+        """Whether at least the end of a message is shown."""
+        return self._column.shows(message)
 
     def choose(self, message: int | None) -> None:
         """Mark a message and bring it into view, or mark none."""
@@ -204,6 +211,10 @@ class Transcript(ScrollView, can_focus=True):
             ended = reply.ended.is_set()
             width, look, carry = self._width, self._current_look(), self._column.carry
             result = await asyncio.to_thread(reply.lay_out, reply.take(), ended, width, look, carry)
+            # The window may have changed meanwhile, or the line that the first item goes on from.
+            while (width, look) != (self._width, self._current_look()) or carry is not self._column.carry:
+                width, look, carry = self._width, self._current_look(), self._column.carry
+                result = await asyncio.to_thread(reply.lay_out_again, result, width, look, carry)
             self._apply(result)
             if ended:
                 break
@@ -220,14 +231,9 @@ class Transcript(ScrollView, can_focus=True):
         self._updated()
 
     def _apply(self, result: Pass) -> None:
-        if (result.width, result.look) == (self._width, self._look):
-            for item, laid in zip(result.done, result.laid, strict=True):
-                self._column.append(Entry(item), laid)
-            self._growing = result.growing
-        else:  # the window changed meanwhile; the growing block follows with the next pass
-            for item in result.done:
-                self._append(item)
-            self._growing = []
+        for item, laid in zip(result.done, result.laid, strict=True):
+            self._column.append(Entry(item), laid)
+        self._growing = result.growing
         self._thinking = result.thinking and bool(self._growing)
         self._updated()
 
@@ -256,32 +262,52 @@ class Transcript(ScrollView, can_focus=True):
         if width and width != self._width:
             self._width = width
             self._relay()
+        self._fill()
         self._keep_following()
+
+    def _fill(self) -> None:
+        """Lay out more where there are fewer lines than fit, and more could be."""
+        if self._column.first_laid > 0 and self.line_count < self.size.height:
+            self._relay()
 
     def _relay(self) -> None:
         if self._width:
             _: Worker[None] = self.run_worker(self._lay_out_again, group="relay", exclusive=True)
 
-    async def _lay_out_again(self) -> None:
+    async def _lay_out_again(self, first: int | None = None) -> None:
+        """Lay out all from the entry `first`, or else the first in sight, and what is some screens above it."""
         while True:  # until nothing has changed meanwhile but what was added below
-            width, look, entries = self._width, self._current_look(), list(self._column.entries)
-            known = {id(each.item): each for each in self._column.laid if (each.width, each.look) == (width, look)}
-            items = [entry.item for entry in entries]
-            laid = await asyncio.to_thread(lay_out_all, items, width, look, None, known)
-            now = self._column.entries
-            same = len(now) >= len(items) and all(a is b.item for a, b in zip(items, now, strict=False))
-            if same and (width, look) == (self._width, self._current_look()):
+            width, look, old = self._width, self._current_look(), self._column
+            known = {id(each.item): each for each in old.laid if (each.width, each.look) == (width, look)}
+            items = [entry.item for entry in old.entries]
+            top = len(items) if self._follow else self._top()[0]
+            begin = top if first is None else min(first, top)
+            laid = await asyncio.to_thread(lay_out_end, items, width, look, begin, _AHEAD, known)
+            old, count = self._column, len(items)
+            same = len(old.entries) >= count and all(a is b.item for a, b in zip(items, old.entries, strict=False))
+            in_sight = self._follow or self._top()[0] >= count - len(laid)
+            if same and in_sight and old.first_laid <= count and (width, look) == (self._width, self._current_look()):
                 break
-        self._column = Column(now[: len(items)], laid)
-        for entry in now[len(items) :]:
-            self._append(entry.item, entry.message)
+        index, within = self._top()
+        new = Column(old.entries[:count], laid)
+        for entry, each in zip(old.entries[count:], old.laid[count - old.first_laid :], strict=True):
+            fits = (each.width, each.look) == (width, look) and new.carry is None
+            new.append(entry, each if fits else lay_out(entry.item, width, look, new.carry))
+        self._column = new
         if self._reply is not None:
             self._reply.wake.set()
-        self._updated()
+        self._updated(row=new.row(index) + within)
 
-    def _updated(self, follow: bool = False) -> None:
+    def _top(self) -> tuple[int, int]:
+        """The index of the entry at the top of what is in sight, and which of its rows is there."""
+        return self._column.at(self.scroll_offset.y) or (len(self._column.entries), 0)
+
+    def _updated(self, follow: bool = False, row: int | None = None) -> None:
+        """Show what has changed. What is now in that row comes to the top, unless the end is followed."""
         self._find_chosen()
         self.virtual_size = Size(self._width, self.line_count)
+        if row is not None and not self._follow:
+            self.scroll_to(y=row, animate=False, immediate=True)
         self._follow = self._follow or follow or self.scroll_y >= self.max_scroll_y
         self._keep_following()
         self.refresh()
@@ -345,7 +371,7 @@ class Transcript(ScrollView, can_focus=True):
             strip = Strip.join([Strip([Segment("┃", base + self._current_look().primary)], 1), strip.crop(1)])
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(row)) is not None:
-            return _selected(strip, *span, self.screen.get_component_rich_style("screen--selection"))
+            return restyled(strip, *span, self.screen.get_component_rich_style("screen--selection"))
         return strip
 
     def _line(self, row: int) -> Strip | None:
@@ -365,12 +391,3 @@ class Transcript(ScrollView, can_focus=True):
         if selection.start is None or selection.start.x == 0:
             extracted[0] = extracted[0].removeprefix(margin)
         return "\n".join([extracted[0], *(line.removeprefix(margin) for line in extracted[1:])]), "\n"
-
-
-def _selected(strip: Strip, start: int, end: int, style: Style) -> Strip:
-    """`strip` with the characters from `start` to `end` (-1: to the end) in that style."""
-    text = strip.text
-    first = cell_len(text[:start])
-    last = strip.cell_length if end == -1 else cell_len(text[:end])
-    middle = Strip(Segment.apply_style(strip.crop(first, last), post_style=style), last - first)
-    return Strip.join([strip.crop(0, first), middle, strip.crop(last)])
