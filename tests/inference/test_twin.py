@@ -246,3 +246,14 @@ def test_smollm2_parts_from_its_quantised_cache(smollm2_path: Path) -> None:
     assert ids[:position] == others[:position] and ids[position] != others[position]
     assert kl_of(events)[-1].mean > 1e-4
     engine.close()
+
+
+@pytest.mark.gpu
+def test_a_gpu_beside_numpy(llama: Engine, tiny: Tiny) -> None:
+    """Two layouts on one GPU engine, then the reference as the second lane."""
+    gpu = Engine.open(tiny("llama"), device="webgpu", dtype="f32")
+    layouts = twin(gpu, GREEDY, GREEDY, kv="tiered-int4", max_tokens=6)
+    devices = twin(gpu, GREEDY, GREEDY, engine=llama, max_tokens=6)
+    assert ids_of(lane(layouts, 0)) == ids_of(lane(devices, 0)) == ids_of(lane(devices, 1))
+    assert 0 < max(each.nats for each in kl_of(devices)) < 1e-6 < max(each.nats for each in kl_of(layouts))
+    gpu.close()
