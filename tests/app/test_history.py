@@ -44,6 +44,15 @@ async def stored(path: Path) -> list[str]:
         store.close()
 
 
+def keep(path: Path, question: str, answer: str) -> int:
+    """A history with one conversation, whose id is returned."""
+    store = Store(path)
+    tree = store.new()
+    tree.finish(tree.add("assistant", answer, tree.add("user", question, None).id, "Other").id, "stop")
+    assert store.close() == ""
+    return tree.id
+
+
 def fill(path: Path, *titles: str) -> None:
     """A history with conversations of these titles, the last one the newest."""
     store = Store(path)
