@@ -101,6 +101,7 @@ class ChatApp(App[None]):
     def on_unmount(self) -> None:
         self._engine.shutdown()
         self._chat.conversation.leave()
+        self._chat.alternatives.leave()
 
     def action_models(self) -> None:
         """Open the model menu."""
@@ -197,6 +198,9 @@ class ChatApp(App[None]):
         yield SystemCommand("Conversations", "Show or hide those so far", chat.action_toggle_history)
         yield SystemCommand("Edit", "Change the last question, as another branch", chat.messages.edit)
         yield SystemCommand("Retry", "Let the model answer the last question again", chat.messages.retry)
+        yield SystemCommand(
+            "Alternatives", "Several replies to the last question at once", partial(chat.alternatives.run, "")
+        )
         yield SystemCommand("Fork", "Go on in a conversation of its own", chat.history.fork)
         yield SystemCommand("Branch before", "Show the branch before this one", partial(chat.messages.branch, -1))
         yield SystemCommand("Branch after", "Show the branch after this one", partial(chat.messages.branch, 1))

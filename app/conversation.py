@@ -8,6 +8,7 @@ from typing import Any
 
 from app.sanitize import Sanitizer
 from app.store.records import Message, Node
+from app.store.tree import Tree
 from inference.events import Token
 from inference.thinking import Part, Piece, ThinkingMarks, ThoughtSplitter
 
@@ -156,3 +157,20 @@ class Answer:
         now = time.monotonic()
         self._thought_began = now if self._thought_began is None else self._thought_began
         self.thought_s = self._thought_before_s + now - self._thought_began
+
+
+def keep_answer(tree: Tree, answer: Answer) -> None:
+    """Write what has come of a reply since the last time; its message begins with the first text."""
+    if text := answer.unsaved():
+        tree.grow(_message(tree, answer), text)
+
+
+def finish_answer(tree: Tree, answer: Answer, reason: str, figures: Mapping[str, Any]) -> None:
+    """End the message of a reply, all of whose text was kept."""
+    tree.finish(_message(tree, answer), reason, {**figures, **answer.figures})
+
+
+def _message(tree: Tree, answer: Answer) -> int:
+    if answer.message is None:
+        answer.message = tree.add("assistant", "", answer.question, answer.model, answer.settings).id
+    return answer.message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from app.token_count import CountingEngine, TextTokenizer
@@ -92,6 +92,14 @@ class EngineLike(CountingEngine, Protocol[S]):
         sequence: S | None = None,
         begun: str = "",
     ) -> Iterator[Event]: ...
+    def generate_many(
+        self,
+        prompts: Sequence[Any],
+        sampling: Sequence[Sampling],
+        max_tokens: int | None,
+        sequences: Sequence[S | None],
+        /,
+    ) -> Iterable[tuple[int, Event]]: ...
     def cancel(self) -> None: ...
     def plan(self, phase: Literal["decode", "prefill"], /) -> list[PlanRow]: ...
     def time_ops(self, phase: Literal["decode", "prefill"], sequence: S, /) -> OpTimes: ...

@@ -53,6 +53,16 @@ class Generate:
 
 
 @dataclass(frozen=True)
+class GenerateMany:
+    """Answer `messages` with each of `samplings` at once; the events carry `number` and the place of the sampling."""
+
+    number: int
+    messages: tuple[Message, ...]
+    samplings: tuple[Sampling, ...]
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True)
 class ChangeLoras:
     """Give LoRA adapters these strengths; None drops one, a name that is not loaded loads one. All others stay.
 
@@ -69,7 +79,7 @@ class MeasureKernels:
     phase: Literal["decode", "prefill"]
 
 
-Command = Load | Generate | ChangeLoras | MeasureKernels
+Command = Load | Generate | GenerateMany | ChangeLoras | MeasureKernels
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,15 @@ class ReplyEvent:
 
 
 @dataclass(frozen=True)
+class ManyEvent:
+    """One event of the reply `index` of those that `GenerateMany.number` asked for."""
+
+    number: int
+    index: int
+    event: ReplyStarted | Event
+
+
+@dataclass(frozen=True)
 class Failed:
     """A command ended with an error. `cancelled` means that the person asked for it."""
 
@@ -159,6 +178,7 @@ AppEvent = (
     | LorasChanged
     | KernelsMeasured
     | ReplyEvent
+    | ManyEvent
     | TokensCounted
     | Failed
 )
@@ -234,6 +254,8 @@ class EngineThread:
                         self._load(command, stop)
                     case Generate():
                         self._generate(command, stop)
+                    case GenerateMany():
+                        self._generate_many(command, stop)
                     case ChangeLoras():
                         self._change_loras(command, stop)
                     case MeasureKernels():
@@ -292,13 +314,18 @@ class EngineThread:
         gc.freeze()
         self._events.append(loaded)
 
-    def _generate(self, command: Generate, stop: threading.Event) -> None:
+    def _begin(self, messages: tuple[Message, ...]) -> tuple[EngineLike[Any], ReplyStarted]:
+        """The engine, and what there is to know of its replies to `messages`."""
         if self._engine is None:
             raise GlasschatError("No model is loaded; choose one from the menu.")
         marks = self._engine.thinking
-        thinking = marks is not None and marks.opened_by(self._engine.render(command.messages))
-        self._events.append(ReplyEvent(command.reply, ReplyStarted(marks, thinking)))
-        events = self._engine.generate(
+        thinking = marks is not None and marks.opened_by(self._engine.render(messages))
+        return self._engine, ReplyStarted(marks, thinking)
+
+    def _generate(self, command: Generate, stop: threading.Event) -> None:
+        engine, started = self._begin(command.messages)
+        self._events.append(ReplyEvent(command.reply, started))
+        events = engine.generate(
             list(command.messages),
             command.sampling,
             max_tokens=command.max_tokens,
@@ -309,7 +336,20 @@ class EngineThread:
             self._events.append(ReplyEvent(command.reply, event))
             # The engine hears of it directly; this catches a stop that came before it began to listen.
             if stop.is_set() and not isinstance(event, Finished):
-                self._engine.cancel()
+                engine.cancel()
+
+    def _generate_many(self, command: GenerateMany, stop: threading.Event) -> None:
+        engine, started = self._begin(command.messages)
+        count = len(command.samplings)
+        for index in range(count):
+            self._events.append(ManyEvent(command.number, index, started))
+        # The conversation's own sequence has most of the prompt already: one of them goes on there.
+        sequences = [self._sequence, *[None] * (count - 1)]
+        prompts = [list(command.messages)] * count
+        for index, event in engine.generate_many(prompts, command.samplings, command.max_tokens, sequences):
+            self._events.append(ManyEvent(command.number, index, event))
+            if stop.is_set() and not isinstance(event, Finished):
+                engine.cancel()
 
     def _change_loras(self, command: ChangeLoras, stop: threading.Event) -> None:
         engine, sequence = self._engine, self._sequence

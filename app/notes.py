@@ -50,12 +50,17 @@ def adapter_words(adapters: Sequence[AppliedAdapter]) -> str:
     return ", ".join(f"{visible(each.adapter.name)} {strength_words(each.strength)}" for each in adapters)
 
 
+def reason_words(reason: str | None) -> str:
+    """Why a reply ended, in a few words; "" where it came to its own end."""
+    return _REASONS.get(reason, reason or "")
+
+
 def figures_line(reason: str | None, figures: Mapping[str, Any], adapters: str = "") -> str:
     """The line under a reply: how much, how fast, what of the prompt was computed anew, and with which adapters.
 
     `reason` is that of the stored message, `figures` has the fields of `Timings`, or nothing.
     """
-    parts = [_REASONS.get(reason, reason or ""), "alt+g goes on" if reason in CUT_OFF else ""]
+    parts = [reason_words(reason), "alt+g goes on" if reason in CUT_OFF else ""]
     if figures:
         output, rate, first, prompt, reused = (
             value if isinstance(value := figures.get(name), int | float) else 0

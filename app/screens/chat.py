@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer
 
+from app.candidates import MOST
 from app.completion import ArgumentSource, Completer, adapters, files, words
 from app.engine_thread import (
     AppEvent,
@@ -19,15 +20,18 @@ from app.engine_thread import (
     EngineThread,
     Failed,
     Generate,
+    GenerateMany,
     Load,
     Loaded,
     LoadStarted,
     LorasChanged,
+    ManyEvent,
     ReplyEvent,
     Unloaded,
 )
 from app.panels.panels import Panels
 from app.panels.tokens_panel import TokensPanel
+from app.screens.alternatives_control import AlternativesControl
 from app.screens.conversation_control import ConversationControl
 from app.screens.copy_control import CopyControl
 from app.screens.history_control import HistoryControl
@@ -55,8 +59,9 @@ _DRAINS_PER_S = 30
 class ChatScreen(Screen[None]):
     """The widgets of the chat and its keys, and the parts that do the work; it hands the engine's events to them.
 
-    `model` is what is loaded, `conversation` what is said, `messages` what is done with one message, `copying` what
-    can be copied, `history` the other conversations, `loras` the adapters, `panels` what is shown of the engine.
+    `model` is what is loaded, `conversation` what is said, `messages` what is done with one message, `alternatives`
+    several replies at once, `copying` what can be copied, `history` the other conversations, `loras` the adapters,
+    `panels` what is shown of the engine.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 (as Textual declares it)
@@ -136,6 +141,7 @@ class ChatScreen(Screen[None]):
         own = {
             "kv": words(lambda: SUMMARIES),
             "lora": adapters(lambda: (each.adapter.name for each in self.loras.applied)),
+            "alternatives": words(lambda: {str(count): "replies at once" for count in range(2, MOST + 1)}),
             "export": files(".md", ".json"),
             "import": files(".json"),
         }
@@ -163,6 +169,9 @@ class ChatScreen(Screen[None]):
         self._bar = MessageBar()
         self.messages: MessageControl = MessageControl(
             self.conversation, self._transcript, self._prompt, self._bar, self.hint
+        )
+        self.alternatives: AlternativesControl = AlternativesControl(
+            engine, self.conversation, self.messages, self._transcript, self._status, self.note, self.hint
         )
         self.copying: CopyControl = CopyControl(
             self.conversation, self.messages, lambda text, what: self.post_message(self.Copying(text, what)), self.hint
@@ -238,6 +247,7 @@ class ChatScreen(Screen[None]):
             return
         self._drain()
         self.conversation.stop()
+        self.alternatives.stop()
         self.panels.stop()
         self._engine.cancel()
 
@@ -325,9 +335,12 @@ class ChatScreen(Screen[None]):
             self.panels.hear(event)
             if isinstance(event, ReplyEvent):
                 self.conversation.on_event(event)
+            elif isinstance(event, ManyEvent):
+                self.alternatives.on_event(event)
             else:
                 self._on_app_event(event)
         self.conversation.show()
+        self.alternatives.show()
         self.history.drain()
         if self._guide is not None and self.conversation.begun:
             self._guide.remove()
@@ -361,3 +374,5 @@ class ChatScreen(Screen[None]):
                 self.loras.on_failed(event)
             case Generate(reply=reply):
                 self.conversation.on_failed(event, reply)
+            case GenerateMany(number=number):
+                self.alternatives.on_failed(event, number)

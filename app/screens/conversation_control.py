@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from app.conversation import Answer, engine_messages, oldest_exchanges
+from app.conversation import Answer, engine_messages, finish_answer, keep_answer, oldest_exchanges
 from app.engine_thread import EngineThread, Failed, Generate, ReplyEvent, ReplyStarted
 from app.notes import CUT_OFF, adapter_words, dropped_note, figures_line, full_context_note, reply_name
 from app.screens.branch_view import BranchView, place
@@ -22,6 +22,7 @@ from app.widgets.render import NoteKind
 from app.widgets.status_bar import StatusBar
 from app.widgets.transcript import Transcript
 from inference.events import Finished, Notice, Prefill, Stats, Token
+from inference.sampling import Sampling
 
 _FIGURES_PERIOD_S = {"full": 0.5, "basic": 0.5, "none": 2.0}  # by animation level; each change is a repaint
 
@@ -32,6 +33,7 @@ class ConversationControl:
     `tree` is the conversation with its branches, `view` what the transcript shows of it. `note` writes in the
     transcript, `hint` shows a passing message, `show_stats` is given new figures of a reply, from time to time.
     `sampling` and `max_tokens` are those of the next reply, `system` is the system prompt of a new conversation.
+    `lent` says that somebody else adds replies to the tree now.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class ConversationControl:
         self.max_tokens = start.max_tokens
         self.system = start.system
         self.tree = store.new(start.system)
+        self.lent = False
         self.view = BranchView(store, transcript, lambda text: note(text, "error"))
         self._left_out: set[int] = set()
         self._answer: Answer | None = None
@@ -70,12 +73,12 @@ class ConversationControl:
     @property
     def answering(self) -> bool:
         """Whether the engine has a reply to write."""
-        return self._answer is not None
+        return self._answer is not None or self.lent
 
     @property
     def busy(self) -> bool:
         """Whether a reply is being written, or is not on the screen yet."""
-        return self._answer is not None or self._transcript.writing
+        return self.answering or self._transcript.writing
 
     @property
     def begun(self) -> bool:
@@ -163,24 +166,31 @@ class ConversationControl:
         self._transcript.cut(reply.id)
         self._ask(reply.parent, replace(reply, text=text))
 
-    def _ask(self, question: int, begun: Message | None = None) -> None:
+    def new_answer(self, question: int, sampling: Sampling, begun: Message | None = None) -> Answer:
+        """A reply to a question that is still to be written; the model must be loaded."""
         assert self._model.loaded is not None
         title, adapters = self._model.loaded.title, adapter_words(self._loras.applied)
-        made_with = asdict(self.sampling) | {"max_tokens": self.max_tokens, "kv": self._model.layout, "loras": adapters}
+        made_with = asdict(sampling) | {"max_tokens": self.max_tokens, "kv": self._model.layout, "loras": adapters}
         self._replies += 1
         if begun is not None:
             made_with["continued_after"] = len(begun.text)
-        self._answer = Answer(self._replies, question, title, made_with, begun)
+        return Answer(self._replies, question, title, made_with, begun)
+
+    async def given(self, question: int) -> tuple[Message, ...]:
+        """The messages that a model is given to answer a question. Raises HistoryError."""
+        ids = [node.id for node in self.tree.path(question) if node.id not in self._left_out]
+        return await self._store.messages(self.tree, ids)
+
+    def _ask(self, question: int, begun: Message | None = None) -> None:
+        self._answer = answer = self.new_answer(question, self.sampling, begun)
         count = len(self.tree.children(question)) + 1
-        self._transcript.begin_reply(reply_name(title, (count, count), begun is not None))
+        self._transcript.begin_reply(reply_name(answer.model, (count, count), begun is not None))
         self._status.change(state="reading", busy=True, rate=0.0)
-        self._transcript.run_worker(self._submit(self._answer, begun.text if begun else ""), group="ask")
+        self._transcript.run_worker(self._submit(answer, begun.text if begun else ""), group="ask")
 
     async def _submit(self, answer: Answer, begun: str) -> None:
-        nodes = self.tree.path(answer.question)
         try:
-            ids = [node.id for node in nodes if node.id not in self._left_out]
-            answer.given = await self._store.messages(self.tree, ids)
+            answer.given = await self.given(answer.question)
         except HistoryError as error:
             self._give_up(answer, str(error))
             return
@@ -232,7 +242,7 @@ class ConversationControl:
                     answer.take(event.event)
             self._save(answer)
             if answer.message is not None:
-                self.tree.finish(answer.message, "cancelled", answer.figures)
+                finish_answer(self.tree, answer, "cancelled", {})
 
     # What the engine says
 
@@ -249,14 +259,7 @@ class ConversationControl:
         self._transcript.feed(text)
 
     def _save(self, answer: Answer) -> None:
-        if text := answer.unsaved():
-            self.tree.grow(self._message(answer), text)
-
-    def _message(self, answer: Answer) -> int:
-        """The id of the reply's message, which begins with the first text."""
-        if answer.message is None:
-            answer.message = self.tree.add("assistant", "", answer.question, answer.model, answer.settings).id
-        return answer.message
+        keep_answer(self.tree, answer)
 
     def on_event(self, wrapped: ReplyEvent) -> None:
         """One event of a reply."""
@@ -299,7 +302,7 @@ class ConversationControl:
         answer.end()
         self._show(answer)
         self._answer = None
-        self.tree.finish(self._message(answer), reason, {**figures, **answer.figures})
+        finish_answer(self.tree, answer, reason, figures)
         self._note(figures_line(reason, figures, adapter_words(self._loras.applied)), "figures")
         self._transcript.end_reply(answer.message)
         self._show_stats()

@@ -84,6 +84,11 @@ COMMANDS: Mapping[str, Command] = {
     "retry": Command(
         "", "let the model answer the chosen question, or the last one, again", lambda chat, _: chat.messages.retry()
     ),
+    "alternatives": Command(
+        "[N]",
+        "let the model answer the chosen question, or the last one, with N replies at once (3); keep one of them",
+        lambda chat, argument: chat.alternatives.run(argument),
+    ),
     "fork": Command(
         "",
         "go on in a conversation of its own, which begins like this one up to the chosen message",

@@ -108,12 +108,16 @@ def write_all(connection: sqlite3.Connection, writes: Iterable[Write]) -> list[s
 
 
 def _joined(writes: Iterable[Write]) -> Iterator[Write]:
-    """The writes, with pieces of a reply that follow each other joined: each rewrites the reply's row."""
-    for message, group in groupby(writes, lambda write: write.message if isinstance(write, Grow) else None):
-        if message is None:
+    """The writes, with what follows each other of growing replies joined by reply: each piece rewrites its row."""
+    for growing, group in groupby(writes, lambda write: isinstance(write, Grow)):
+        if not growing:
             yield from group
-        else:
-            yield Grow(message, "".join(write.piece for write in group if isinstance(write, Grow)))
+            continue
+        pieces: dict[int, list[str]] = {}
+        for write in group:
+            assert isinstance(write, Grow)
+            pieces.setdefault(write.message, []).append(write.piece)
+        yield from (Grow(message, "".join(of_message)) for message, of_message in pieces.items())
 
 
 def write_one(connection: sqlite3.Connection, write: Write) -> None:

@@ -38,6 +38,7 @@ from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 from inference.thinking import ThinkingMarks
 from inference.vocabulary import TokenType, Vocabulary
+from tests.app.scripted_many import replies_at_once
 
 MIB = 1 << 20
 
@@ -47,12 +48,14 @@ class Script:
     """What the scripted engine does. `tokens_per_s` 0 means as fast as it can, as are the first `burst` tokens; `error`
     is raised by `generate`.
 
-    `reason` is why a reply ends that nothing else ends. `thinking` marks thoughts; every prompt ends with `prompt_end`.
+    `many` are the pieces of replies that are generated at once; without any, each has `pieces`. `reason` is why a
+    reply ends that nothing else ends. `thinking` marks thoughts; every prompt ends with `prompt_end`.
     """
 
     pieces: tuple[str, ...] = ("Hello", " there", "!")
     tokens_per_s: float = 0.0
     burst: int = 0
+    many: tuple[tuple[str, ...], ...] = ()
     load_steps: int = 3
     step_s: float = 0.0
     load_error: Exception | None = None
@@ -153,22 +156,7 @@ def plan_rows(layers: int, phase: str) -> list[PlanRow]:
 def lora_rows(layers: int) -> list[PlanRow]:
     """The rows that adapters on q and v add to `plan_rows`."""
     return [
-        PlanRow(
-            layer,
-            layer,
-            "lora",
-            "qkv.lora",
-            "f16",
-            "f32",
-            "f32",
-            "f32",
-            "576 x 12",
-            "webgpu",
-            "gemv",
-            "the first",
-            (),
-            (),
-        )
+        PlanRow(layer, layer, "lora", "qkv.lora", "f16", "f32", "f32", "f32", "576 x 12", "webgpu", "gemv", "the first")
         for layer in range(layers)
     ]
 
@@ -344,6 +332,21 @@ class ScriptedEngine:
         timings = self._timings(started, made, words)
         yield Stats(self.memory(), sequence.kv_stats(), timings, sequence.kv_map())
         yield Finished(reason, timings)  # type: ignore[arg-type]
+
+    def generate_many(
+        self,
+        prompts: Sequence[Any],
+        sampling: Sequence[Sampling],
+        max_tokens: int | None,
+        sequences: Sequence[ScriptedSequence | None],
+        /,
+    ) -> Iterator[tuple[int, Event]]:
+        self._cancel.clear()
+        self.prompts += prompts
+        self.samplings += sampling
+        texts = self.script.many or (self.script.pieces,)
+        pieces = [texts[index % len(texts)] for index in range(len(prompts))]
+        return replies_at_once(self.script, pieces, max_tokens, self._cancel, self._timings)
 
     def _timings(self, started: float, made: int, words: int) -> Timings:
         seconds = max(time.perf_counter() - started, 1e-6)

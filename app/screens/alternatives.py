@@ -1,0 +1,150 @@
+"""Replies that are written at the same time, as tabs: one is looked at, and one may be kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import ContentSwitcher, Static
+
+from app.candidates import Candidate, together
+from app.theme import make_look
+from app.widgets.candidate_tabs import CandidateTabs
+from app.widgets.transcript import Transcript
+
+_LABEL = 19  # cells of a tab that tells its speed too
+_FIGURES_PERIOD_S = 0.25
+
+
+class AlternativesScreen(ModalScreen[int | None]):
+    """Shows the candidates for the reply to `question`; dismissed with the place of the one to keep, or None.
+
+    `keep` is asked to keep one, `leave` to stop or, if there is nothing to stop, to keep none: whoever writes the
+    replies closes the screen once they have ended.
+    """
+
+    DEFAULT_CSS = """
+    AlternativesScreen { align: center middle; }
+    AlternativesScreen > Vertical {
+        width: 100%; height: 100%; padding: 0 1; border: round $border; background: $background;
+        border-title-color: $primary; border-subtitle-color: $foreground 55%;
+    }
+    AlternativesScreen ContentSwitcher { height: 1fr; }
+    AlternativesScreen Transcript { height: 1fr; }
+    AlternativesScreen #figures { height: 1; }
+    """
+    HELP = """# Alternatives
+
+    Several replies to one question, written at the same time. Left and right go from one to the next, enter keeps
+    the one shown and stops those not finished. The others stay as branches beside it. Esc stops all; once nothing
+    is being written it goes back to the reply that was there before."""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "step(-1)", "The reply before", id="alternatives.before", priority=True),
+        Binding("right", "step(1)", "The reply after", id="alternatives.after", priority=True),
+        Binding("enter", "keep", "Keep this reply", id="alternatives.keep", priority=True),
+        Binding("escape", "leave", "Stop, or keep none of them", id="alternatives.leave", priority=True),
+    ]
+
+    def __init__(
+        self,
+        question: str,
+        candidates: Sequence[Candidate],
+        keep: Callable[[int], None],
+        leave: Callable[[], None],
+    ) -> None:
+        """`question` is fit for the screen."""
+        super().__init__()
+        self._question = question
+        self._candidates = candidates
+        self._keep = keep
+        self._leave = leave
+        self._over: set[int] = set()
+        self._views: list[Transcript] = []
+        self._tabs = CandidateTabs()
+        self._figures = Static(id="figures", markup=False)
+        self._figures_at = 0.0
+        self._was_over = False
+        self.shown = 0
+        self.reading = ""
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as self._box:
+            self._box.border_title = Text(f"{len(self._candidates)} replies to {self._question}", overflow="ellipsis")
+            yield self._tabs
+            with ContentSwitcher(initial="reply-0"):
+                for index, _ in enumerate(self._candidates):
+                    yield Transcript(id=f"reply-{index}")
+            yield self._figures
+
+    def on_mount(self) -> None:
+        self._views = [self.query_one(f"#reply-{index}", Transcript) for index in range(len(self._candidates))]
+        for view, each in zip(self._views, self._candidates, strict=True):
+            view.begin_reply(each.answer.model)
+        self._views[0].focus()
+        self.show_news()
+
+    def show_news(self) -> None:
+        """Show what has come since the last call: the text of the reply that is looked at, and all figures."""
+        if not self._views:
+            return
+        candidate, view = self._candidates[self.shown], self._views[self.shown]
+        # Before it is laid out for the first time a view has no width to put text into.
+        if view.size.width and self.shown not in self._over:
+            thought, text = candidate.answer.release()
+            if thought:
+                view.think(thought, candidate.answer.thought_tokens, candidate.answer.thought_s)
+            view.feed(text)
+            if candidate.ended:
+                self._over.add(self.shown)
+                view.end_reply(candidate.answer.message)
+        over = all(each.ended for each in self._candidates)
+        now = time.monotonic()
+        if over != self._was_over or self.shown != self._tabs.chosen or now - self._figures_at > _FIGURES_PERIOD_S:
+            self._was_over, self._tabs.chosen, self._figures_at = over, self.shown, now
+            self._show_figures(candidate, over)
+
+    def _show_figures(self, candidate: Candidate, over: bool) -> None:
+        short = len(self._candidates) * _LABEL > self.size.width - 4
+        self._tabs.labels = tuple(each.label(short) for each in self._candidates)
+        look = make_look(self.app.theme_variables)
+        left = candidate.words() if candidate.tokens or candidate.ended or not self.reading else self.reading
+        right, room = together(self._candidates), self._figures.size.width
+        line = Text(left, look.text)
+        line.append(" " * max(2, room - len(left) - len(right)) + right, look.muted)
+        self._figures.update(line, layout=False)
+        self._box.border_subtitle = f"← → another · enter keeps it · esc {'keeps none' if over else 'stops all'}"
+
+    def on_candidate_tabs_clicked(self, event: CandidateTabs.Clicked) -> None:
+        self._show(event.index)
+
+    def action_step(self, step: int) -> None:
+        """Go to the reply before (-1) or after (1), from the last to the first."""
+        self._show((self.shown + step) % len(self._candidates))
+
+    def _show(self, index: int) -> None:
+        self.shown = index
+        self.query_one(ContentSwitcher).current = f"reply-{index}"
+        self._views[index].focus()
+        self.show_news()
+
+    def close(self, kept: int | None) -> None:
+        """Dismiss the screen, as soon as it is there."""
+
+        def dismiss() -> None:
+            self.dismiss(kept)
+
+        self.call_later(dismiss)
+
+    def action_keep(self) -> None:
+        """Keep the reply that is looked at."""
+        self._keep(self.shown)
+
+    def action_leave(self) -> None:
+        """Stop what is being written; with nothing to stop, keep none."""
+        self._leave()

@@ -1,0 +1,280 @@
+"""Several replies at once: tabs while they are written, one kept, the others as branches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from app.screens.alternatives import AlternativesScreen
+from app.screens.chat import ChatScreen
+from app.store.records import Message
+from app.store.store import Store
+from app.widgets.candidate_tabs import CandidateTabs, tab_at
+from app.widgets.transcript import Transcript
+from inference.errors import ContextFull
+from tests.app.scripted_engine import Script
+from tests.app.test_branches import shown, tell, tree
+from tests.app.test_chat import MakeApp, answered, chat, loaded, notifications, state, until
+
+TEXTS = (("One ", "is ", "short."), ("Two ", "is ", "a ", "bit ", "longer."), ("Three ", "[b]is[/b] ", "\x1b[31mred."))
+SLOW = tuple(tuple(f"{name}{index} " for index in range(10_000)) for name in "abc")
+
+
+def screen(pilot: Pilot[None]) -> AlternativesScreen:
+    found = pilot.app.screen
+    assert isinstance(found, AlternativesScreen)
+    return found
+
+
+def at_tabs(pilot: Pilot[None]) -> bool:
+    return isinstance(pilot.app.screen, AlternativesScreen)
+
+
+def labels(pilot: Pilot[None]) -> list[str]:
+    return list(screen(pilot).query_one(CandidateTabs).labels)
+
+
+def figures(pilot: Pilot[None]) -> str:
+    return str(screen(pilot).query_one("#figures", Static).content)
+
+
+def text(pilot: Pilot[None]) -> str:
+    """The reply that is looked at."""
+    return next(view.text for view in screen(pilot).query(Transcript) if view.display)
+
+
+def replies(pilot: Pilot[None]) -> list[Message]:
+    """All replies to the last question of the branch shown, also those of other branches."""
+    nodes = [node.id for node in tree(pilot).path() if node.role == "user"]
+    found = [tree(pilot).loaded(id) for id in tree(pilot).children(nodes[-1])]
+    return [message for message in found if message is not None]
+
+
+async def ask(pilot: Pilot[None], command: str = "/alternatives 3") -> None:
+    await loaded(pilot)
+    await tell(pilot, "why?")
+    await answered(pilot)
+    await tell(pilot, command)
+    await until(pilot, lambda: at_tabs(pilot))
+
+
+async def closed(pilot: Pilot[None]) -> None:
+    await until(pilot, lambda: isinstance(pilot.app.screen, ChatScreen))
+    await until(pilot, lambda: not chat(pilot).conversation.busy and not chat(pilot).conversation.view.busy)
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+async def test_one_is_kept_and_the_others_are_branches(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app(Script(pieces=("Old.",), many=TEXTS))
+    async with app.run_test(size=size) as pilot:
+        await ask(pilot)
+        await until(pilot, lambda: "One is short." in text(pilot))
+        await until(pilot, lambda: "finished · 3 tokens" in figures(pilot) and "together 11 tokens" in figures(pilot))
+        assert [label.partition(" ·")[0] for label in labels(pilot)] == ["1 ✓ 3", "2 ✓ 5", "3 ✓ 3"]
+        await pilot.press("right", "right")
+        await until(pilot, lambda: "␛[31mred." in text(pilot) and "[b]is[/b]" in text(pilot))
+        await pilot.press("right", "left", "left", "enter")
+        await closed(pilot)
+        await until(pilot, lambda: "Two is a bit longer." in shown(pilot) and "Old." not in shown(pilot))
+        assert "Scripted-135M < 3/4 >" in shown(pilot) and "2 other replies beside it" in shown(pilot)
+        assert [each.text for each in replies(pilot)] == ["Old.", *("".join(each) for each in TEXTS)]
+        assert all(each.finish_reason == "stop" for each in replies(pilot))
+        await tell(pilot, "go on")
+        await until(pilot, lambda: [turn["content"] for turn in app.engines[0].prompts[-1]][1:] == [
+            "Two is a bit longer.", "go on"
+        ])  # fmt: skip
+        await answered(pilot, 2)
+        assert state(pilot) == "ready"
+
+
+async def test_each_has_a_seed_of_its_own(make_app: MakeApp) -> None:
+    app = make_app(Script(many=TEXTS), settings={"seed": 7})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ask(pilot, "/alternatives")
+        assert [each.seed for each in app.engines[0].samplings] == [7, 7, 8, 9]
+        assert app.engines[0].prompts[1:] == [app.engines[0].prompts[0]] * 3
+        await pilot.press("enter")
+        await closed(pilot)
+        assert [each.settings["seed"] for each in replies(pilot)] == [7, 7, 8, 9]
+
+
+async def test_escape_stops_all_and_keeps_their_texts(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=("Old.",), many=SLOW, tokens_per_s=200))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ask(pilot)
+        await until(pilot, lambda: "a9 " in text(pilot))
+        await pilot.press("right")
+        await until(pilot, lambda: "b9 " in text(pilot) and "writing" in figures(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "stopped" in figures(pilot))
+        assert at_tabs(pilot) and [label[2] for label in labels(pilot)] == ["■"] * 3
+        before = [each.text for each in replies(pilot)]
+        await pilot.press("escape")
+        await closed(pilot)
+        # None was chosen: what was there is shown, and what was written are branches beside it.
+        await until(pilot, lambda: "Old." in shown(pilot) and "Scripted-135M < 1/4 >" in shown(pilot))
+        assert [each.text for each in replies(pilot)] == before
+        assert [each.finish_reason for each in replies(pilot)] == ["stop", *["cancelled"] * 3]
+        await pilot.press("alt+right")
+        await until(pilot, lambda: "Scripted-135M < 2/4 >" in shown(pilot) and "a9 " in shown(pilot))
+
+
+async def test_enter_keeps_one_that_is_being_written_and_stops_all(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=("Old.",), many=SLOW, tokens_per_s=200))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ask(pilot)
+        await pilot.press("left")
+        await until(pilot, lambda: "c5 " in text(pilot))
+        await pilot.press("enter")
+        await closed(pilot)
+        await until(pilot, lambda: "c5 " in shown(pilot) and "stopped · alt+g goes on" in shown(pilot))
+        assert "< 4/4 >" in shown(pilot)
+
+
+async def test_stopped_before_the_first_token_nothing_has_changed(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=("Old.",), many=SLOW, tokens_per_s=1))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await tell(pilot, "why?")
+        await until(pilot, lambda: "Old." in shown(pilot))
+        await answered(pilot)
+        chat(pilot).alternatives.run("2")
+        chat(pilot).action_stop()  # before the engine has heard of it
+        await closed(pilot)
+        await until(pilot, lambda: "Old." in shown(pilot))
+        assert [each.text for each in replies(pilot)] == ["Old."]
+        assert state(pilot) == "ready"
+
+
+async def test_an_error_in_the_middle_keeps_what_there_is(make_app: MakeApp) -> None:
+    script = Script(pieces=("Old.",), many=SLOW, error=ContextFull("they do not fit"), error_after=4)
+    app = make_app(script)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ask(pilot)
+        await until(pilot, lambda: "broken off · 4 tokens" in figures(pilot))
+        assert "they do not fit" in notifications(pilot)
+        await pilot.press("enter")
+        await closed(pilot)
+        await until(pilot, lambda: "a3" in shown(pilot) and "✗ they do not fit" in shown(pilot))
+        assert [each.finish_reason for each in replies(pilot)] == ["stop", *["error"] * 3]
+
+
+async def test_a_prompt_that_does_not_fit_leaves_all_as_it_was(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=("Old.",), many=SLOW))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await tell(pilot, "why?")
+        await answered(pilot)
+        app.engines[0].script = Script(many=SLOW, error=ContextFull("the prompt does not fit"))
+        await tell(pilot, "/alternatives 2")
+        await until(pilot, lambda: "✗ the prompt does not fit" in shown(pilot))
+        await closed(pilot)
+        assert [each.text for each in replies(pilot)] == ["Old."] and "Old." in shown(pilot)
+
+
+async def test_a_full_context_is_told(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=("Old.",), many=TEXTS, reason="context"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ask(pilot, "/alternatives 2")
+        await until(pilot, lambda: "cut: the context is full" in figures(pilot))
+        await pilot.press("enter")
+        await closed(pilot)
+        await until(pilot, lambda: "/drop" in shown(pilot))
+
+
+def test_a_tab_is_found_by_where_it_stands() -> None:
+    found = [tab_at(("1 a", "2 東"), cell) for cell in range(14)]
+    assert found == [0] * 5 + [None] + [1] * 6 + [None] * 2
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("/alternatives 1", "from 2 to 8, not 1"),
+        ("/alternatives 9", "from 2 to 8, not 9"),
+        ("/alternatives two", "from 2 to 8, not two"),
+        ("/alternatives", "no question to answer yet"),
+    ],
+)
+async def test_what_cannot_be_is_refused(make_app: MakeApp, command: str, why: str) -> None:
+    async with make_app().run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await tell(pilot, command)
+        await until(pilot, lambda: why in notifications(pilot))
+        assert not at_tabs(pilot)
+
+
+async def test_at_temperature_0_it_says_that_all_would_be_the_same(make_app: MakeApp) -> None:
+    async with make_app(settings={"temperature": 0.0}).run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await tell(pilot, "why?")
+        await answered(pilot)
+        await tell(pilot, "/alternatives 2")
+        await until(pilot, lambda: "all replies would be the same" in notifications(pilot))
+        assert not at_tabs(pilot)
+
+
+async def test_a_tab_can_be_clicked(make_app: MakeApp) -> None:
+    async with make_app(Script(many=TEXTS)).run_test(size=(80, 24)) as pilot:
+        await ask(pilot, "/alternatives 8")
+        await until(pilot, lambda: all(label[2:3] == "✓" for label in labels(pilot)))
+        assert sum(len(label) + 3 for label in labels(pilot)) < 80
+        await pilot.click(CandidateTabs, offset=(10, 0))
+        await until(pilot, lambda: "Two is a bit longer." in text(pilot))
+        await pilot.press("enter")
+        await closed(pilot)
+
+
+async def test_nothing_else_is_begun_meanwhile(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=("Old.",), many=SLOW, tokens_per_s=200))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ask(pilot)
+        await until(pilot, lambda: "a2 " in text(pilot))
+        chat(pilot).history.new()
+        chat(pilot).messages.retry()
+        chat(pilot).alternatives.run("2")
+        await until(pilot, lambda: notifications(pilot).count("A reply is being written") == 3)
+        await pilot.press("enter")
+        await closed(pilot)
+
+
+async def test_what_is_written_is_there_after_leaving(make_app: MakeApp, tmp_path: Path) -> None:
+    app = make_app(Script(pieces=("Old.",), many=SLOW, tokens_per_s=200), history=tmp_path / "history.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ask(pilot)
+        await pilot.press("right")
+        await until(pilot, lambda: "b9 " in text(pilot))
+        kept = tree(pilot).id
+    assert app.store.close() == ""
+    store = Store(tmp_path / "history.db")
+    opened = await store.open(kept)
+    question = opened.path()[0].id
+    found = await store.messages(opened, opened.children(question))
+    store.close()
+    assert [each.text.split()[:3] for each in found[1:]] == [[f"{name}{n}" for n in range(3)] for name in "abc"]
+    assert all(each.finish_reason == "cancelled" for each in found[1:])
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+def test_what_it_looks_like(
+    snap_compare: Any, make_app: MakeApp, steady: None, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        await ask(pilot)
+        await until(pilot, lambda: all(label[2] == "✓" for label in labels(pilot)))
+        await pilot.press("right")
+        await until(pilot, lambda: "bulges" in text(pilot))
+        await pilot.pause(0.4)
+
+    monkeypatch.setattr("app.candidates._rate", lambda *_: 21.4)
+    replies = (
+        "The moon's pull is stronger on the near side than on the far side.",
+        "Because there are **two** bulges:\n\n1. one below the moon\n2. one on the other side\n\n`two` of them a day.",
+        "It is a matter of differences, not of strength alone.",
+    )
+    pieces = tuple(tuple(reply[start : start + 5] for start in range(0, len(reply), 5)) for reply in replies)
+    assert snap_compare(make_app(Script(many=pieces)), terminal_size=size, run_before=run_before)
