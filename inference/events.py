@@ -26,7 +26,10 @@ class Timings:
 
 @dataclass(frozen=True)
 class MemoryStats:
-    """Bytes by purpose. `limits` holds the device's own limits by WebGPU name (empty on the CPU)."""
+    """Bytes by purpose. `limits` holds the device's own limits by WebGPU name (empty on the CPU).
+
+    `bytes_by_device` tells of a model that is split between devices how much of it each holds.
+    """
 
     device: str
     weights_by_format: Mapping[str, int] = field(default_factory=dict)
@@ -37,6 +40,7 @@ class MemoryStats:
     peak_bytes: int = 0
     host_peak_bytes: int = 0
     limits: Mapping[str, int] = field(default_factory=dict)
+    bytes_by_device: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,6 +54,15 @@ def run_step(
     for cache, ids in appended:
         cache.length += len(ids)
     return None if logits == "none" else values[segments[-1].plan.ops[-1].output.name]
+
+
+@contextmanager
+def timed(name: str, times: dict[str, float] | None) -> Iterator[None]:
+    """Adds the seconds of what is done inside to `times`, where there are any."""
+    began = time.perf_counter()
+    yield
+    if times is not None:
+        times[name] = time.perf_counter() - began
 
 
 def asked_for(output: np.ndarray | None, logits: Logits) -> np.ndarray | None:

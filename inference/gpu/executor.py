@@ -36,9 +36,9 @@ from inference.models.config import ModelConfig
 from inference.plan.build import build
 from inference.plan.explain import PlanRow, explain
 from inference.plan.ops import DType, Logits, Plan
-from inference.plan.place import Placement, Segment, whole
+from inference.plan.place import Placement, Segment, copied_name, whole
 from inference.sampling import Sampled, Sampling
-from inference.segments import Appended, Values, asked_for, run_step
+from inference.segments import Appended, Values, asked_for, run_step, timed
 from inference.weights import WeightStore
 
 # Tokens in flight: enough that the GPU never waits for Python. On a software adapter a step takes a second and
@@ -148,22 +148,32 @@ class WebGpuExecutor:
         """A step of `rows` as the devices take turns in it."""
         return self.programs.segments(rows, logits)
 
-    def run_segment(self, index: int, appended: Appended, logits: Logits, values: Values) -> None:
-        """See RunSegment; `begin_step` comes before the first one."""
+    def run_segment(
+        self, index: int, appended: Appended, logits: Logits, values: Values, times: dict[str, float] | None = None
+    ) -> None:
+        """See RunSegment; `begin_step` comes before the first one. `times` hears the seconds of each operation."""
         ((cache, ids),) = appended
         segment, buffers = self.segments(len(ids), logits)[index], self.programs.scratch(len(ids), logits)
-        _, prepared = self.programs.program(cache, len(ids), logits, segment=index)
+        program, prepared = self.programs.program(cache, len(ids), logits, segment=index)
         for op in segment.copies("webgpu"):
-            write_tensor(self._gpu, buffers, op.output, values[op.inputs[0].name])
-        run_once(self._gpu, self._encoder, prepared)
+            with timed(op.output.name, times):
+                write_tensor(self._gpu, buffers, op.output, values[op.inputs[0].name])
+        if times is None:
+            run_once(self._gpu, self._encoder, prepared)
+        else:
+            groups = {op.output.name: group for op, group in zip(program.plan.ops, program.by_op, strict=True) if group}
+            passes = [self._encoder.prepare(group) for group in groups.values()]
+            times |= zip(groups, time_passes(self._gpu, self._encoder, passes), strict=True)
         for op in segment.copies("cpu"):
-            values[op.output.name] = read_tensor(self._gpu, buffers, op.inputs[0], len(ids))
+            with timed(op.output.name, times):
+                values[op.output.name] = read_tensor(self._gpu, buffers, op.inputs[0], len(ids))
         if segment.last and logits == "none":
             # Waiting here keeps the progress that is reported true, and a cancelled prefill short.
             self._pool.flush()
         elif segment.last:
             result = segment.plan.ops[-1].output
-            values[result.name] = read_tensor(self._gpu, buffers, result, len(ids))
+            with timed(copied_name(result, "cpu"), times):
+                values[result.name] = read_tensor(self._gpu, buffers, result, len(ids))
 
     def stream(self, cache: GpuCache, ids: Sequence[int], request: SampleRequest) -> Generator[Sampled, None, None]:
         if request.sampling.host_reason is not None:
@@ -216,8 +226,7 @@ class WebGpuExecutor:
         raise AssertionError
 
     def time_step(self, cache: GpuCache, ids: Sequence[int]) -> StepTimes:
-        if not self.caps.timestamps:
-            raise DeviceUnavailable(f"{self.adapter} has no timestamps (timestamp-query): kernels cannot be timed")
+        self.require_clock()
         self._write_request(SampleRequest(Sampling(), 0, ()))
         before, took = cache.length, []
         for split in (False, True):
@@ -231,6 +240,11 @@ class WebGpuExecutor:
             cache.length += len(ids)
             cache.truncate(before)
         return StepTimes(tuple(took[1]), took[0][0])
+
+    def require_clock(self) -> None:
+        """Raises DeviceUnavailable where the device does not tell what its operations take."""
+        if not self.caps.timestamps:
+            raise DeviceUnavailable(f"{self.adapter} has no timestamps (timestamp-query): kernels cannot be timed")
 
     def plan_rows(self, phase: Literal["decode", "prefill"]) -> list[PlanRow]:
         plan = self.plan(1 if phase == "decode" else self.chunk, "last", sampled=True)

@@ -21,7 +21,8 @@ GROWTH_STEP = 1024
 class LayerGroup:
     """Layers that share a layout, and why they have it. `window` is that of all of them, None for the whole context.
 
-    `hot` is for the tiered layouts: how many tokens, the last ones, at least stay out of cold pages.
+    `hot` is for the tiered layouts: how many tokens, the last ones, at least stay out of cold pages. `device` is where
+    these caches lie, of a model that is split between devices.
     """
 
     layout: str
@@ -29,6 +30,7 @@ class LayerGroup:
     window: int | None
     reason: str
     hot: int = 0
+    device: str = ""
 
 
 class Store(Protocol):
@@ -169,8 +171,8 @@ def describe_groups(groups: Sequence[LayerGroup]) -> str:
 
 
 def describe_group(group: LayerGroup) -> str:
-    """ "ring (15 layers)"."""
-    return f"{group.layout} ({len(group.layers)} layers)"
+    """ "ring (15 layers)", "ring (15 layers on webgpu)"."""
+    return f"{group.layout} ({len(group.layers)} layers{group.device and f' on {group.device}'})"
 
 
 def grown_capacity(tokens: int, context: int) -> int:

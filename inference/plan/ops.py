@@ -18,6 +18,7 @@ ITEMSIZE: dict[DType, int] = {"f32": 4, "f16": 2}
 
 Logits = Literal["last", "all", "none"]
 Device = Literal["webgpu", "cpu"]
+DEVICES: tuple[Device, ...] = ("webgpu", "cpu")
 
 
 @dataclass(frozen=True)

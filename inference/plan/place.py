@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal
 
 from inference.plan.ops import ITEMSIZE, Copy, Device, DType, Op, Plan, TensorRef
-
-Part = Literal["embedding", "layers", "attention", "head"]
 
 
 @dataclass(frozen=True)
 class Placement:
     """The device of each part of a model. `attention` is, by layer, where its KV cache lies and its attention runs.
 
-    `reasons` says of a part why it is where it is.
+    `reason` says why everything is where it is.
     """
 
     embedding: Device
     layers: tuple[Device, ...]
     attention: tuple[Device, ...]
     head: Device
-    reasons: Mapping[Part, str]
+    reason: str
 
     @property
     def devices(self) -> frozenset[Device]:
@@ -67,10 +64,10 @@ class Segment:
         return [op for op in self.plan.ops if op.attributes == Copy(to)]
 
 
-def whole(device: Device, num_layers: int) -> Placement:
+def whole(device: Device, num_layers: int, reason: str = "") -> Placement:
     """Everything on one device."""
     layers = (device,) * num_layers
-    return Placement(device, layers, layers, device, {})
+    return Placement(device, layers, layers, device, reason)
 
 
 def place(plan: Plan, placement: Placement) -> Plan:
@@ -88,7 +85,7 @@ def place(plan: Plan, placement: Placement) -> Plan:
             there = found[tensor.storage.name]
             if device not in there:
                 (made,) = there.values()
-                target = replace(made, name=f"{made.name}.on_{device}", dtype=_dtype(tensor, device))
+                target = replace(made, name=copied_name(made, device), dtype=_dtype(tensor, device))
                 ops.append(Op("copy", f"to_{device}", op.layer, (made,), target, Copy(device), device="webgpu"))
                 there[device] = target
             inputs.append(_placed(tensor, there[device]))
@@ -96,6 +93,11 @@ def place(plan: Plan, placement: Placement) -> Plan:
         found[op.output.name] = {device: output}
         ops.append(replace(op, inputs=tuple(inputs), output=output, device=device))
     return replace(plan, ops=tuple(ops))
+
+
+def copied_name(tensor: TensorRef, device: Device) -> str:
+    """The name of a tensor's copy on that device."""
+    return f"{tensor.name}.on_{device}"
 
 
 def part_on(plan: Plan, device: Device) -> Plan:

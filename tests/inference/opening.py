@@ -18,11 +18,13 @@ from inference.kernels.base import KernelPreference
 from inference.kv.choose import choose_layouts
 from inference.models.config import ModelConfig
 from inference.models.families import config_from_gguf, config_from_hf
-from inference.plan.ops import Logits
+from inference.placement import first_layers
+from inference.plan.ops import DEVICES, Device, Logits
 from inference.weights import WeightStore
 
 if TYPE_CHECKING:
     from inference.gpu.executor import WebGpuExecutor
+    from inference.split_executor import SplitExecutor
 
 
 def open_store(path: Path) -> tuple[ModelConfig, WeightStore]:
@@ -53,6 +55,23 @@ def open_webgpu(path: Path, kv: str = "auto", **options: Any) -> WebGpuExecutor:
 
     config, store = open_store(path)
     executor = WebGpuExecutor(config, store, *choose_adapter(), choose_layouts(config, kv), **options)
+    executor.load()
+    return executor
+
+
+def open_split(path: Path, gpu_layers: int, kv_device: Device, kv: str = "auto", **options: Any) -> SplitExecutor:
+    """Both devices over a model as in `open_store`: that many layers on WebGPU; the CPU's matmuls are the reference."""
+    from inference.gpu.device import choose_adapter
+    from inference.gpu.executor import WebGpuExecutor
+    from inference.split_executor import SplitExecutor, groups_on
+
+    config, store = open_store(path)
+    placement = first_layers(config.num_layers, gpu_layers, kv_device)
+    gpu_groups, cpu_groups = (groups_on(choose_layouts(config, kv), placement, device) for device in DEVICES)
+    reference = [KernelPreference("reference", force=True)]
+    cpu = NumpyExecutor(config, store, cpu_groups, preferences=reference, placement=placement)
+    gpu = WebGpuExecutor(config, store, *choose_adapter(), gpu_groups, placement=placement, **options)
+    executor = SplitExecutor(cpu, gpu, placement)
     executor.load()
     return executor
 

@@ -1,0 +1,161 @@
+"""A model on both devices gives the logits that NumPy alone gives, wherever it is split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inference.executor import Executor, SampleRequest
+from inference.lora.adapter_set import AdapterSet, AppliedAdapter
+from inference.lora.read import read_adapter
+from inference.plan.ops import DEVICES, Device
+from inference.sampling import Sampling
+from inference.split_executor import SplitExecutor
+from tests.inference.opening import open_numpy, open_split, open_webgpu
+from tests.inference.tiny_golden import folder
+
+pytestmark = pytest.mark.gpu
+
+TOLERANCE = 1e-4
+LAYERS = {"qwen3": 4, "gemma3_text": 8, "olmo2": 4, "llama": 4}
+
+
+def config_of(family: str) -> Path:
+    return folder(family) / "config.json"
+
+
+def steps(executor: Executor, seed: int = 0) -> np.ndarray:
+    """Logits over prefill, decode, a fork, and both going on after a truncation; more ids than a window holds."""
+    ids = np.random.default_rng(seed).integers(0, executor.config.vocab_size, 70).tolist()
+    kv = executor.new_cache(96)
+    rows = [executor.forward(kv, ids[:36], "all"), executor.forward(kv, ids[36:40], "last")]
+    executor.forward(kv, ids[40:42], "none")
+    fork = kv.fork()
+    rows += [executor.forward(kv, [token], "last") for token in ids[42:45]]
+    rows += [executor.forward(fork, [token], "last") for token in ids[50:52]]
+    if kv.truncate(41) == 41:
+        rows.append(executor.forward(kv, ids[60:63], "last"))
+    assert fork.length == 44 and fork.stats().tokens == 44
+    fork.close()
+    kv.close()
+    return np.concatenate([np.atleast_2d(row) for row in rows if row is not None])
+
+
+@cache
+def expected(family: str) -> np.ndarray:
+    executor = open_numpy(config_of(family))
+    try:
+        return steps(executor)
+    finally:
+        executor.close()
+
+
+def splits() -> Iterator[tuple[str, int, Device]]:
+    for family in ("qwen3", "gemma3_text"):
+        yield from ((family, layers, device) for layers in range(1, LAYERS[family] + 1) for device in DEVICES)
+    yield from (("olmo2", 2, device) for device in DEVICES)
+
+
+@pytest.mark.parametrize(("family", "gpu_layers", "kv_device"), splits())
+def test_logits_do_not_depend_on_where_layers_run(family: str, gpu_layers: int, kv_device: Device) -> None:
+    executor = open_split(config_of(family), gpu_layers, kv_device)
+    worst = np.abs(steps(executor) - expected(family)).max()
+    executor.close()
+    assert worst <= TOLERANCE
+
+
+# What bdpa stores depends on how a difference is rounded: two devices may differ by a step of it.
+@pytest.mark.parametrize(("kv", "tolerance"), [("contiguous", TOLERANCE), ("tiered", TOLERANCE), ("bdpa", 2e-2)])
+def test_every_kind_of_layout_is_split(kv: str, tolerance: float) -> None:
+    path = config_of("llama")
+    executor, reference = open_split(path, 2, "webgpu", kv), open_numpy(path, kv=kv)
+    worst = np.abs(steps(executor) - steps(reference)).max()
+    layout = executor.new_cache(96).stats().layout
+    executor.close()
+    reference.close()
+    assert worst <= tolerance
+    assert layout == f"{kv} (2 layers on webgpu), {kv} (2 layers on cpu)"
+
+
+@pytest.fixture(scope="module")
+def llama() -> Iterator[SplitExecutor]:
+    executor = open_split(config_of("llama"), 2, "cpu")
+    yield executor
+    executor.close()
+
+
+def test_adapters_act_on_both_sides_and_go_again(llama: SplitExecutor) -> None:
+    reference = open_numpy(config_of("llama"))
+    before = steps(llama)
+    adapter = read_adapter(folder("llama") / "lora" / "adapter1", llama.config)
+    adapters = AdapterSet(llama.config, (AppliedAdapter(adapter, 0.5),))
+    llama.set_adapters(adapters)
+    reference.set_adapters(adapters)
+    adapted = steps(llama)
+    assert np.abs(adapted - steps(reference)).max() <= TOLERANCE
+    assert np.abs(adapted - before).max() > 100 * TOLERANCE
+    llama.set_adapters(AdapterSet(llama.config))
+    np.testing.assert_array_equal(steps(llama), before)
+    reference.close()
+
+
+def test_each_half_holds_the_weights_of_its_own_layers(llama: SplitExecutor) -> None:
+    alone = open_webgpu(config_of("llama"))
+    whole, both = alone.memory().weights_bytes, llama.memory()
+    alone.close()
+    on_gpu, on_cpu = llama.gpu.memory(), llama.cpu.memory()
+    # Half of the layers, but neither embedding nor head.
+    layers = whole - llama.config.vocab_size * llama.config.hidden_size * 2
+    assert 0.4 * layers < on_gpu.weights_bytes < 0.5 * whole
+    assert on_gpu.kv_bytes == 0
+    assert both.weights_bytes == on_gpu.weights_bytes + on_cpu.weights_bytes == sum(both.weights_by_format.values())
+    assert both.bytes_by_device["cpu"] == on_cpu.weights_bytes + on_cpu.kv_bytes
+
+
+def test_times_and_rows_are_of_the_same_operations(llama: SplitExecutor) -> None:
+    if not llama.gpu.caps.timestamps:
+        pytest.skip("this adapter has no timestamps")
+    for phase, ids in (("decode", [3]), ("prefill", [3] * llama.chunk)):
+        kv = llama.new_cache(96)
+        rows, times = llama.plan_rows(phase), llama.time_step(kv, ids)  # type: ignore[arg-type]
+        assert kv.length == 0
+        assert len(rows) == len(times.ops) and min(times.ops) >= 0
+        assert {row.device for row in rows} == set(DEVICES)
+        assert rows[-1].device == "cpu" and rows[-1].kind == "sample"
+        assert times.whole > 0
+        kv.close()
+
+
+def test_a_seed_gives_the_tokens_of_the_cpu(llama: SplitExecutor) -> None:
+    reference, request = open_numpy(config_of("llama")), SampleRequest(Sampling(temperature=0.8), 5, (1, 2, 3))
+    replies = []
+    for executor in (llama, reference):
+        stream = executor.stream(executor.new_cache(16), [1, 2, 3], request)
+        replies.append([sampled.id for sampled in stream])
+    reference.close()
+    assert replies[0] == replies[1] and len(replies[0]) == 14
+
+
+def test_several_sequences_take_turns_in_a_step(llama: SplitExecutor) -> None:
+    caches = [llama.new_cache(32) for _ in range(3)]
+    alone = []
+    for index, kv in enumerate(caches):
+        llama.forward(kv, list(range(1, 5 + index)), "none")
+        fork = kv.fork()
+        alone.append(llama.forward(fork, [index], "last"))
+        fork.close()
+    np.testing.assert_array_equal(llama.forward_many(caches, [0, 1, 2]), np.stack(alone))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gpu_layers", "kv_device"), [(1, "webgpu"), (17, "cpu"), (30, "cpu")])
+def test_a_real_model_is_split(smollm2_path: Path, gpu_layers: int, kv_device: Device) -> None:
+    executor, reference = open_split(smollm2_path, gpu_layers, kv_device), open_numpy(smollm2_path)
+    worst = np.abs(steps(executor) - steps(reference)).max()
+    executor.close()
+    reference.close()
+    assert worst <= 10 * TOLERANCE
