@@ -143,4 +143,5 @@ class MessageControl:
         tree.show(new)
         self._transcript.cut(old)
         await self._conversation.view.show_from(tree, new)
+        await self._conversation.view.show_back_to(tree, new)
         self._choose(new)
