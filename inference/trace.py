@@ -189,6 +189,7 @@ def op_spans(rows: Ids[PlanRow], times: OpTimes, start_s: float) -> Iterator[Spa
 def _details(row: PlanRow) -> dict[str, Any]:
     layer = {} if row.layer is None else {"layer": row.layer}
     weight = {"weight": row.weight} if row.weight else {}
+    moved = {"moved_bytes": row.moved_bytes} if row.moved_bytes else {}
     return {
         "op": row.index,
         **layer,
@@ -199,6 +200,7 @@ def _details(row: PlanRow) -> dict[str, Any]:
         **weight,
         "shape": row.shape,
         "dispatches": row.dispatches,
+        **moved,
     }
 
 

@@ -11,6 +11,7 @@ from textual.widgets import Static
 
 from app.screens.alternatives import AlternativesScreen
 from app.screens.chat import ChatScreen
+from app.store import schema
 from app.store.records import Message
 from app.store.store import Store
 from app.widgets.candidate_tabs import CandidateTabs, tab_at
@@ -240,6 +241,28 @@ async def test_nothing_else_is_begun_meanwhile(make_app: MakeApp) -> None:
         await until(pilot, lambda: notifications(pilot).count("A reply is being written") == 3)
         await pilot.press("enter")
         await closed(pilot)
+
+
+def on_disk(path: Path) -> list[str]:
+    """The newest text of each reply, as a program that is started now would find it."""
+    connection = schema.connect(path)
+    try:
+        rows = connection.execute("SELECT body FROM message WHERE role = 'assistant' ORDER BY id")
+        return [schema.from_blob(body) for (body,) in rows]
+    finally:
+        connection.close()
+
+
+async def test_all_are_on_the_disk_within_a_second(make_app: MakeApp, tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    app = make_app(Script(pieces=("Old.",), many=SLOW, tokens_per_s=100), history=path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ask(pilot)
+        await until(pilot, lambda: "a20 " in text(pilot))
+        await until(pilot, lambda: [f"{name}20 " in each for name, each in zip("abc", on_disk(path)[1:], strict=True)]
+                    == [True] * 3, seconds=1)  # fmt: skip
+        await pilot.press("escape")
+    app.store.close()
 
 
 async def test_what_is_written_is_there_after_leaving(make_app: MakeApp, tmp_path: Path) -> None:

@@ -54,6 +54,23 @@ async def test_what_was_asked_is_read_from_all_conversations(store: Store) -> No
     assert await store.questions(limit=2) == ("two", HOSTILE[0])
 
 
+async def test_replies_that_grow_at_the_same_time_come_back_whole(store: Store, make_store: MakeStore) -> None:
+    tree = store.new()
+    question = tree.add("user", "why?", None).id
+    replies = [tree.add("assistant", "", question).id for _ in range(3)]
+    for index in range(200):
+        for name, id in zip("abc", replies, strict=True):
+            tree.grow(id, f"{name}{index} ")
+    tree.finish(replies[1], "stop")
+    tree.grow(replies[2], "end")
+    store.close()
+    other = make_store()
+    opened = await other.open(tree.id)
+    found = [message.text for message in await other.messages(opened, replies)]
+    ends = ("", "", "end")
+    assert found == ["".join(f"{name}{n} " for n in range(200)) + end for name, end in zip("abc", ends, strict=True)]
+
+
 async def test_a_conversation_comes_back_as_it_was(store: Store, make_store: MakeStore) -> None:
     tree = store.new(system="Be brief.")
     assert await store.conversations() == ()
