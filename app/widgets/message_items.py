@@ -9,7 +9,7 @@ from app.notes import branch_mark, figures_line, reply_name
 from app.sanitize import visible
 from app.store.records import Message
 from app.widgets.markdown_blocks import MarkdownStream, feed_all
-from app.widgets.render import Item, Note
+from app.widgets.render import Item, Note, NoteKind
 from app.widgets.thought import Thought
 
 _SHOWN_CHARS = 20_000
@@ -20,11 +20,16 @@ def message_items(message: Message, place: tuple[int, int], unfolded: bool) -> l
     return list(_question(message, place) if message.role == "user" else _reply(message, place, unfolded))
 
 
-def question_items(text: str, place: tuple[int, int]) -> Iterator[Note]:
-    """The items of a question, of which only so much is shown as anybody reads again."""
-    yield Note("user", visible(text[:_SHOWN_CHARS]))
+def note_items(kind: NoteKind, text: str, why: str = "are not shown") -> Iterator[Note]:
+    """A note, of which only so much is shown as anybody reads; `why` tells of the rest."""
+    yield Note(kind, visible(text[:_SHOWN_CHARS]))
     if (rest := len(text) - _SHOWN_CHARS) > 0:
-        yield Note("figures", f"… {rest:,} more characters are part of the message", gap=False)
+        yield Note("figures", f"… {rest:,} more characters {why}", gap=False)
+
+
+def question_items(text: str, place: tuple[int, int]) -> Iterator[Note]:
+    """The items of a question."""
+    yield from note_items("user", text, "are part of the message")
     if mark := branch_mark(place):
         yield Note("figures", mark, gap=False)
 

@@ -21,12 +21,12 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.worker import Worker
 
-from app.sanitize import visible
 from app.theme import Look, make_look
 from app.widgets.column import Column, Entry, lay_out_end
 from app.widgets.growing_reply import GrowingReply, Pass
 from app.widgets.lines import GUTTER, restyled
-from app.widgets.render import Item, Note, NoteKind, lay_out
+from app.widgets.message_items import note_items
+from app.widgets.render import Item, NoteKind, lay_out
 from app.widgets.thought import Thought
 
 _PERIOD_S = 0.2
@@ -73,11 +73,12 @@ class Transcript(ScrollView, can_focus=True):
 
     def add(self, kind: NoteKind, text: str) -> None:
         """Add a note (see `render.Note`). While a reply grows it waits for the reply's end."""
-        note = Note(kind, visible(text))
+        notes = list(note_items(kind, text))
         if self._reply is not None:
-            self._reply.after.append(note)
+            self._reply.after += notes
             return
-        self._append(note)
+        for note in notes:
+            self._append(note)
         self._updated()
 
     def show(self, items: Iterable[Item], message: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,12 @@ async def test_what_is_read_stays_in_sight_in_another_width(make_app: MakeApp, t
         await pilot.resize_terminal(120, 24)
         await until(pilot, lambda: shown.line_count < 600)
         assert WORDS[-1] in "\n".join(shown.render_line(y).text for y in range(22))
+
+
+async def test_of_a_long_note_the_beginning_is_shown(make_app: MakeApp) -> None:
+    async with make_app(Script()).run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        begun = time.perf_counter()
+        chat(pilot).note("System prompt: " + PARAGRAPHS * 20)
+        assert time.perf_counter() - begun < 0.3
+        assert "w100 " in transcript(pilot).text and "more characters are not shown" in transcript(pilot).text
