@@ -85,7 +85,7 @@ def make_scratch(plan: Plan, context: KernelContext, pool: BufferPool) -> dict[B
         bound[Binding("scratch", "attention")] = pool.create("scratch", attention_bytes, "attention partials")
     for op in plan.ops:
         if isinstance(op.attributes, Sample):
-            size = sample.scratch_bytes(op.inputs[0].columns)
+            size = op.inputs[0].rows * sample.scratch_bytes(op.inputs[0].columns)
             bound[Binding("scratch", "sample")] = pool.create("scratch", size, "sampling candidates")
     return bound
 

@@ -1,4 +1,4 @@
-"""Attention on WebGPU over the KV cache: one row (decode) and many rows (prefill).
+"""Attention on WebGPU over the KV cache: one row a sequence (decode) and many rows of one (prefill).
 
 All variants sum in f32 and use the online softmax, so none has a longest cache.
 Dimension letters: T rows, H num_heads, K num_kv_heads, E head_dim.
@@ -120,11 +120,11 @@ PREFILL_VARIANTS: tuple[Variant[AttentionRequest], ...] = (
 
 
 def choose(op: Op, context: KernelContext) -> Decision:
-    """The variant for an attention op: of the decode ones for one row, else of the prefill ones.
+    """The variant for an attention op: of the decode ones for one row a sequence, else of the prefill ones.
 
     Raises KernelUnavailable where the device lacks f16 for f16 storage, or a forced variant cannot run.
     """
-    variants = DECODE_VARIANTS if op.output.rows == 1 else PREFILL_VARIANTS
+    variants = DECODE_VARIANTS if op.output.rows == 1 or context.batch else PREFILL_VARIANTS
     return select(variants, _request(op, context), context.preferences)
 
 
@@ -149,7 +149,7 @@ def scratch_bytes(op: Op, context: KernelContext) -> int:
     if choose(op, context).variant != "decode_split":
         return 0
     request = _request(op, context)
-    return request.attention.num_heads * _splits(request) * (request.attention.head_dim + 4) * 4
+    return request.rows * request.attention.num_heads * _splits(request) * (request.attention.head_dim + 4) * 4
 
 
 def _request(op: Op, context: KernelContext) -> AttentionRequest:
@@ -174,6 +174,7 @@ def _constants(op: Op, context: KernelContext, attention: Attention) -> dict[str
         "SINKS": attention.sinks,
         "Q_STRIDE": q.storage.columns,
         "Q_FIRST": q.first_column,
+        "BATCH": context.batch,
     }
 
 
@@ -227,7 +228,7 @@ def _turns(request: AttentionRequest) -> int:
 
 def _splits(request: AttentionRequest) -> int:
     """Shares of the visible keys, fixed for a program: a power of two."""
-    workgroups = request.attention.num_heads // _decode_heads(request)
+    workgroups = request.rows * request.attention.num_heads // _decode_heads(request)
     wanted = min(_turns(request) // TURNS_PER_SPLIT, MAX_SPLIT_WORKGROUPS // workgroups, MAX_SPLITS)
     return 2 ** max(1, wanted.bit_length() - 1)
 
@@ -241,7 +242,8 @@ def _decode(op: Op, context: KernelContext, request: AttentionRequest, splits: i
         "LANE_GROUPS": _lane_groups(request),
     }
     bindings = _bindings(op, context, SCRATCH if splits > 1 else tensor(op.output))
-    return Dispatch("attention/decode.wgsl", constants, bindings, (request.attention.num_heads // heads, splits, 1))
+    grid = (request.attention.num_heads // heads, splits, request.rows)
+    return Dispatch("attention/decode.wgsl", constants, bindings, grid)
 
 
 def _split(op: Op, context: KernelContext, request: AttentionRequest) -> tuple[Dispatch, Dispatch]:
@@ -254,8 +256,8 @@ def _split(op: Op, context: KernelContext, request: AttentionRequest) -> tuple[D
         "AT_ONCE": min(splits, SPLITS_AT_ONCE),
         "SIZE": MERGE_SIZE,
     }
-    workgroups = -(-attention.num_heads * attention.head_dim // 4 // MERGE_SIZE)
-    merge = Dispatch("attention/merge.wgsl", constants, (SCRATCH, tensor(op.output), STATE), (workgroups, 1, 1))
+    grid = (-(-attention.num_heads * attention.head_dim // 4 // MERGE_SIZE), request.rows, 1)
+    merge = Dispatch("attention/merge.wgsl", constants, (SCRATCH, tensor(op.output), STATE), grid)
     return _decode(op, context, request, splits), merge
 
 

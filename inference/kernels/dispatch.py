@@ -22,7 +22,8 @@ class Binding:
     """A buffer by what it is for.
 
     space "tensor": an activation. "weight": one plane of one part of a weight. "kv": part of a KV cache, by layer.
-    "rope": the table of a layer's RopeConfig, by layer. "state": `position` and `rows` of this step, u32.
+    "rope": the table of a layer's RopeConfig, by layer. "state": `position` and `rows` of this step, u32,
+    and in a batch the position of each row.
     "tokens": the ids of this step, u32. "sampling", "counts", "result", "scratch": the sampler's.
     """
 
@@ -117,7 +118,8 @@ class KernelContext:
     """What selection and dispatch building may know besides the op.
 
     `rows` is the most rows of the step; `kv_bucket` the most keys that attention will see before the
-    program is made again; `weights` holds each WeightRef's place on the device, `layouts` each layer's cache.
+    program is made again; `weights` holds each WeightRef's place on the device, `layouts` each layer's cache. In a
+    `batch` each row belongs to another sequence, and `layouts` tell where all of them are found.
     """
 
     caps: DeviceCaps
@@ -127,6 +129,7 @@ class KernelContext:
     weights: Mapping[WeightRef, DeviceWeight]
     layouts: Mapping[int, CacheLayout] = field(default_factory=dict)
     preferences: Sequence[KernelPreference] = field(default_factory=tuple)
+    batch: bool = False
 
 
 def activation_constants(activation: Activation | None) -> dict[str, Constant]:

@@ -68,7 +68,8 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
     Buffers, all u32 words: "sampling" as `pack_settings` makes it; "counts" (V), how often each token stands in
     the context, touched only with penalties on; "state" [position, rows]; "tokens"; "result" (RESULT_WORDS);
     scratch of `scratch_bytes`. The last dispatch draws for position + rows and writes the result, tokens[0], the
-    token's count and the state [position + rows, 1].
+    token's count and the state [position + rows, 1]. In a batch each row has its own settings, counts, result and
+    token, and "state" [unused, rows, position of each row], where it draws for position + 1 and writes that.
     """
     logits = op.inputs[0]
     chain = stages(logits.columns)
@@ -87,6 +88,8 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
             "FROM": stage.read_from,
             "TO": stage.write_to,
             "LIMIT": LOGIT_LIMIT,
+            "SCRATCH_WORDS": scratch_bytes(logits.columns) // 4,
+            "BATCH": context.batch,
             "SUBGROUPS": decision.variant == "candidates_subgroup",
         }
         bindings = (
@@ -95,7 +98,7 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
             *((SETTINGS, COUNTS) if first or last else ()),
             *((STATE, Binding("tokens"), Binding("result")) if last else ()),
         )
-        result.append(Dispatch("sample/candidates.wgsl", constants, bindings, (stage.lists_out, 1, 1)))
+        result.append(Dispatch("sample/candidates.wgsl", constants, bindings, (stage.lists_out, logits.rows, 1)))
     return tuple(result)
 
 
@@ -121,7 +124,7 @@ def _chain(vocab_size: int, size: int) -> tuple[Stage, ...]:
 
 
 def scratch_bytes(vocab_size: int) -> int:
-    """Size of the scratch buffer."""
+    """Size of the scratch buffer for a row."""
     return 4 * max(stages(vocab_size)[-1].write_to, 1)
 
 

@@ -129,6 +129,7 @@ def _append(op: Op, append: KvAppend, context: KernelContext) -> Dispatch:
         "QK_NORM": append.qk_norm_eps is not None,
         "QK_NORM_EPS": append.qk_norm_eps or 0.0,
         "SIZE": 64,
+        "BATCH": context.batch,
     }
     norms = tuple(context.weights[ref].bindings(0)[0] for ref in op.weights)
     rope = Binding("rope", str(op.layer))

@@ -49,10 +49,10 @@ def build(
     Activations are stored in `dtype`, keys and values in `kv_dtype`. The residual stream and the logits are always
     f32: the stream grows to 104,000 in Gemma 3 270M, where f16 ends at 65,504, and to 22,500 in SmolLM2-135M, where
     f16 has steps of 16. `lora_ranks` has the rank of all adapters together on each projection that they act on, by its
-    canonical name. With `sample` (which needs logits "last") the plan ends by choosing the next token.
+    canonical name. With `sample` the plan ends by choosing the next token after each row that it computes logits for.
     """
-    if sample and logits != "last":
-        raise ValueError("sampling needs the logits of the last row")
+    if sample and logits == "none":
+        raise ValueError("sampling needs logits")
     builder = _Builder(config, rows, dtype, lora_ranks)
     x = builder.embed()
     for layer in range(config.num_layers):
@@ -97,7 +97,7 @@ class _Builder:
             cap = Softcap(c.logit_softcap)
             x = self._op("softcap", "logit_softcap", None, (x,), c.vocab_size, cap, rows=rows, dtype="f32")
         if sample:
-            self._op("sample", "sample", None, (x,), 1, Sample(), rows=1, dtype="f32")
+            self._op("sample", "sample", None, (x,), 1, Sample(), rows=rows, dtype="f32")
 
     def _residual(self, layer: int, part: str, body: Callable[[int, TensorRef], TensorRef], x: TensorRef) -> TensorRef:
         """x + residual_scale * post_norm(body(pre_norm(x)))."""

@@ -1,13 +1,14 @@
 // What every attention kernel that reads the cache shares: shapes, queries, the visible keys, the softcap.
 //
 // Bindings: q (T, Q_STRIDE) ${X_TYPE}, read from column Q_FIRST, at 0; the kernel's own output at 1;
-//           state u32 (position of the first row, rows) at 2; with SINKS a logit a head, f32; the cache.
+//           state (position.wgsl) at 2; with SINKS a logit a head, f32; the cache.
 // The including file sets `score_type`, the type in which it caps scores.
 
 //% if "f16" in (X_TYPE, KV_TYPE)
 enable f16;
 //% endif
 
+const NUM_HEADS: u32 = ${NUM_HEADS}u;
 const NUM_KV_HEADS: u32 = ${NUM_KV_HEADS}u;
 const GROUP_HEADS: u32 = ${NUM_HEADS // NUM_KV_HEADS}u;  // query heads of one KV head
 const QUADS: u32 = ${HEAD_DIM // 4}u;                    // vec4s of a head
@@ -20,6 +21,7 @@ const LOWEST: f32 = -1e30;
 //% if SINKS
 @group(0) @binding(3) var<storage, read> sinks: array<f32>;
 //% endif
+//% include "kv/position.wgsl"
 //% set CACHE_AT = 4 if SINKS else 3
 //% include READ
 

@@ -1,9 +1,9 @@
-// Attention of one row: a workgroup takes HEADS query heads of one KV head over one of SPLITS shares of the
+// Attention of single rows: a workgroup takes HEADS query heads of one KV head over one of SPLITS shares of the
 // visible keys (online softmax, arXiv:1805.02867; shares: flash decoding, arXiv:2311.01282).
 //
-// Bindings: common.wgsl; output at 1: with one share (NUM_HEADS * HEAD_DIM) ${X_TYPE}, else a record of
-//           1 + QUADS vec4<f32> a head and share: (largest score, sum of weights, 0, 0), then the weighted values.
-// Grid: (NUM_HEADS / HEADS, SPLITS).
+// Bindings: common.wgsl; output at 1: with one share (T, NUM_HEADS * HEAD_DIM) ${X_TYPE}, else a record of
+//           1 + QUADS vec4<f32> a row, head and share: (largest score, sum of weights, 0, 0), then the weighted values.
+// Grid: (NUM_HEADS / HEADS, SPLITS, T). Rows past state.rows leave early.
 // LANES invocations share a key, each with LANE_QUADS vec4s of it; a lane group takes 4 keys at a time.
 
 //% set score_type = "vec4<f32>"
@@ -30,12 +30,16 @@ var<workgroup> group_values: array<vec4<f32>, LANE_GROUPS * HEADS * QUADS>;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) index: u32) {
-  if (state[1] == 0u) { return; }
+  let row = workgroup.z;
+  if (row >= state[1]) { return; }
   let lane = index % LANES;
   let group = index / LANES;
   let first_head = workgroup.x * HEADS;
   let kv_head = first_head / GROUP_HEADS;
-  let position = state[0];
+  let position = position_of(row);
+//% if BATCH
+  sequence = row;
+//% endif
   let start = first_visible(position);
   let share = (position + SPLITS - start) / SPLITS;  // ceil(visible / SPLITS)
   let first = start + workgroup.y * share;
@@ -53,7 +57,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     total[${h}] = begun.y;
   }
 //% for j in range(quads)
-  queries[${h * quads + j}] = query_at(0u, first_head + ${h}u, lane + ${j * LANES}u);
+  queries[${h * quads + j}] = query_at(row, first_head + ${h}u, lane + ${j * LANES}u);
 //% endfor
 //% endfor
 
@@ -119,11 +123,11 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
       value += group_values[g * HEADS * QUADS + i] * shrink;
     }
 //% if SPLITS > 1
-    let record = ((first_head + h) * SPLITS + workgroup.y) * (QUADS + 1u);
+    let record = ((row * NUM_HEADS + first_head + h) * SPLITS + workgroup.y) * (QUADS + 1u);
     if (i % QUADS == 0u) { partial[record] = vec4<f32>(most, sum, 0.0, 0.0); }
     partial[record + 1u + i % QUADS] = value;
 //% else
-    output[first_head * QUADS + i] = vec4<${X_TYPE}>(value / sum);
+    output[row * OUT_QUADS + first_head * QUADS + i] = vec4<${X_TYPE}>(value / sum);
 //% endif
   }
 }

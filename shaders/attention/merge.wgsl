@@ -1,7 +1,8 @@
 // The second half of split decoding: adds up the SPLITS shares of each head.
 //
-// Bindings: records of decode.wgsl; output (NUM_HEADS * HEAD_DIM) ${X_TYPE}; state u32.
-// Grid: ceil(NUM_HEADS * HEAD_DIM / 4 / SIZE). An invocation makes 4 columns. AT_ONCE divides SPLITS.
+// Bindings: records of decode.wgsl; output (T, NUM_HEADS * HEAD_DIM) ${X_TYPE}; state u32.
+// Grid: (ceil(NUM_HEADS * HEAD_DIM / 4 / SIZE), T). Rows past state.rows leave early. An invocation makes 4 columns.
+// AT_ONCE divides SPLITS.
 
 //% if X_TYPE == "f16"
 enable f16;
@@ -18,8 +19,8 @@ const OUT_QUADS: u32 = ${NUM_HEADS * HEAD_DIM // 4}u;
 
 @compute @workgroup_size(${SIZE})
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  if (state[1] == 0u || id.x >= OUT_QUADS) { return; }
-  let first = id.x / QUADS * SPLITS * (QUADS + 1u);
+  if (id.y >= state[1] || id.x >= OUT_QUADS) { return; }
+  let first = (id.y * OUT_QUADS + id.x) / QUADS * SPLITS * (QUADS + 1u);
   let column = 1u + id.x % QUADS;
   var largest = LOWEST;
   var sum = 0.0;
@@ -43,5 +44,5 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     value += value${s} * weight${s};
 //% endfor
   }
-  output[id.x] = vec4<${X_TYPE}>(value / sum);
+  output[id.y * OUT_QUADS + id.x] = vec4<${X_TYPE}>(value / sum);
 }

@@ -19,7 +19,10 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
   if (row >= state[1] || quad >= OUT_QUADS) { return; }
   let head = quad / QUADS;
   let kv_head = head / GROUP_HEADS;
-  let position = state[0] + row;
+  let position = position_of(row);
+//% if BATCH
+  sequence = row;
+//% endif
 
   var values: array<vec4<f32>, CHUNK>;
   let begun = begin(head);

@@ -11,7 +11,10 @@
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) index: u32) {
   let row = workgroup.y;
   if (row >= state[1]) { return; }
-  let position = state[0] + row;
+  let position = position_of(row);
+//% if BATCH
+  sequence = row;
+//% endif
   let head = workgroup.x;
 
   if (head >= NUM_HEADS + NUM_KV_HEADS) {

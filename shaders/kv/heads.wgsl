@@ -1,8 +1,8 @@
 // The heads of a step's q, k and v, normed and rotated: what the shaders that append to a cache share.
 //
 // Bindings: q, k, v (T, *_STRIDE) ${X_TYPE}, read from column *_FIRST; [q norm, k norm (HEAD_DIM) f32];
-//           rope (positions, HALF) vec2 f32 of cos and sin; q out (T, NUM_HEADS * HEAD_DIM) ${X_TYPE}; state u32;
-//           the including file adds the cache's own from CACHE_AT on.
+//           rope (positions, HALF) vec2 f32 of cos and sin; q out (T, NUM_HEADS * HEAD_DIM) ${X_TYPE}; state
+//           (position.wgsl); the including file adds the cache's own from CACHE_AT on.
 // Heads are numbered through: NUM_HEADS of q, then NUM_KV_HEADS of k, then as many of v.
 // INTERLEAVED rotates pairs (2i, 2i + 1), else halves (i, i + HALF); columns from 2 * HALF on pass unrotated.
 
@@ -21,6 +21,8 @@ enable f16;
 @group(0) @binding(${at}) var<storage, read> rope: array<vec2<f32>>;
 @group(0) @binding(${at + 1}) var<storage, read_write> q_out: array<${X_TYPE}>;
 @group(0) @binding(${at + 2}) var<storage, read> state: array<u32>;
+
+//% include "kv/position.wgsl"
 
 const NUM_HEADS: u32 = ${NUM_HEADS}u;
 const NUM_KV_HEADS: u32 = ${NUM_KV_HEADS}u;

@@ -1,13 +1,19 @@
 // Keys and values in pages: each (pages, PAGE_TOKENS, NUM_KV_HEADS, HEAD_DIM) ${KV_TYPE}.
 //
-// Bindings: key pages at CACHE_AT, value pages, page table u32 (page of each PAGE_TOKENS positions).
+// Bindings: key pages at CACHE_AT, value pages, page table u32 (page of each PAGE_TOKENS positions),
+//           with BATCH one of TABLE_PAGES entries for each row of the step.
 
 @group(0) @binding(${CACHE_AT}) var<storage, read> key_pages: array<vec4<${KV_TYPE}>>;
 @group(0) @binding(${CACHE_AT + 1}) var<storage, read> value_pages: array<vec4<${KV_TYPE}>>;
 @group(0) @binding(${CACHE_AT + 2}) var<storage, read> page_table: array<u32>;
 
 fn slot_of(position: u32) -> u32 {
-  return page_table[position / ${PAGE_TOKENS}u] * ${PAGE_TOKENS}u + position % ${PAGE_TOKENS}u;
+//% if BATCH
+  let page = page_table[sequence * ${TABLE_PAGES}u + position / ${PAGE_TOKENS}u];
+//% else
+  let page = page_table[position / ${PAGE_TOKENS}u];
+//% endif
+  return page * ${PAGE_TOKENS}u + position % ${PAGE_TOKENS}u;
 }
 
 fn key_at(position: u32, kv_head: u32, quad: u32) -> vec4<f32> {

@@ -5,7 +5,12 @@
 @group(0) @binding(${CACHE_AT + 2}) var<storage, read> page_table: array<u32>;
 
 fn slot_of(position: u32) -> u32 {
-  return page_table[position / ${PAGE_TOKENS}u] * ${PAGE_TOKENS}u + position % ${PAGE_TOKENS}u;
+//% if BATCH
+  let page = page_table[sequence * ${TABLE_PAGES}u + position / ${PAGE_TOKENS}u];
+//% else
+  let page = page_table[position / ${PAGE_TOKENS}u];
+//% endif
+  return page * ${PAGE_TOKENS}u + position % ${PAGE_TOKENS}u;
 }
 
 fn store_key(position: u32, kv_head: u32, column: u32, value: f32) {

@@ -1,9 +1,10 @@
 // The KEEP best of each slice of logits, or of each slice of earlier candidates; the last slice samples from them.
 //
-// Bindings: with FIRST: logits (VOCAB) f32; else the lists come from scratch.
-//           scratch u32, unless one slice holds all logits; settings (kernels/sample.py packs them) where FIRST or
-//           LAST; counts (VOCAB) u32 likewise, touched only with penalties on; with LAST: state, tokens, result u32.
-// Grid: one workgroup a slice of SLICE items. LAST has one workgroup.
+// Bindings: with FIRST: logits (T, VOCAB) f32; else the lists come from scratch.
+//           scratch (T, SCRATCH_WORDS) u32, unless one slice holds all logits; settings (T) (kernels/sample.py packs
+//           them) where FIRST or LAST; counts (T, VOCAB) u32 likewise, touched only with penalties on; with LAST: state,
+//           tokens, result u32. T is 1 but for a BATCH.
+// Grid: (one workgroup a slice of SLICE items, T). LAST has one workgroup a row.
 // A list in scratch: KEEP keys, KEEP ids, the key of the greatest logit below it, and the sum of
 // exp(logit - greatest) over all logits below it.
 // A key is a logit's bits made to order as u32; 0 stands for no item, below every logit.
@@ -30,7 +31,7 @@ struct Settings {
   seed_low: u32,
   seed_high: u32,
 }
-@group(0) @binding(${at.next}) var<storage, read> settings: Settings;
+@group(0) @binding(${at.next}) var<storage, read> all_settings: array<Settings>;
 @group(0) @binding(${at.next + 1}) var<storage, ${"read_write" if LAST else "read"}> counts: array<u32>;
 //% set at.next = at.next + 2
 //% endif
@@ -49,6 +50,10 @@ const NO_ID: u32 = 0xffffffffu;
 const KEY_ROUNDS: u32 = 16u;
 const ID_ROUNDS: u32 = ${(VOCAB.bit_length() + 1) // 2}u;
 
+var<private> row: u32;
+//% if FIRST or LAST
+var<private> settings: Settings;
+//% endif
 var<workgroup> greatest: atomic<u32>;
 var<workgroup> sums: array<f32, THREADS>;
 var<workgroup> reached: array<array<atomic<u32>, 3>, ${16 + (VOCAB.bit_length() + 1) // 2}>;
@@ -73,12 +78,12 @@ fn key_of(value: f32) -> u32 {
 
 fn key_at(item: u32) -> u32 {
   if (item >= VOCAB) { return 0u; }
-  let bits = logits[item];
+  let bits = logits[row * VOCAB + item];
   // NaN is told by its bits: a comparison with it need not be false in WGSL.
   let is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
   var value = select(clamp(bitcast<f32>(bits), -LIMIT, LIMIT), -LIMIT, is_nan);
   if (settings.has_penalties != 0u) {
-    let count = counts[item];
+    let count = counts[row * VOCAB + item];
     if (count > 0u) {
       value = select(value * settings.repetition, value / settings.repetition, value > 0.0);
       value = clamp(value - settings.frequency * f32(count) - settings.presence, -LIMIT, LIMIT);
@@ -92,7 +97,7 @@ fn id_at(item: u32) -> u32 { return item; }
 const LISTS: u32 = ${LISTS}u;
 const LIST_WORDS: u32 = 2u * KEEP + 2u;
 
-fn word_of(list: u32) -> u32 { return ${FROM}u + list * LIST_WORDS; }
+fn word_of(list: u32) -> u32 { return row * ${SCRATCH_WORDS}u + ${FROM}u + list * LIST_WORDS; }
 
 fn key_at(item: u32) -> u32 {
   if (item >= LISTS * KEEP) { return 0u; }
@@ -140,6 +145,10 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) index: u32) {
 //% endif
   let slice = workgroup.x;
+  row = workgroup.y;
+//% if FIRST or LAST
+  settings = all_settings[row];
+//% endif
   let first = slice * THREADS * PER_THREAD + index;
   for (var i = index; i < KEY_ROUNDS + ID_ROUNDS; i += THREADS) {
     for (var digit = 0u; digit < 3u; digit++) { atomicStore(&reached[i][digit], 0u); }
@@ -231,7 +240,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 //% if LAST
   choose(index, top, sums[0]);
 //% else
-  let word = ${TO}u + slice * (2u * KEEP + 2u);
+  let word = row * ${SCRATCH_WORDS}u + ${TO}u + slice * (2u * KEEP + 2u);
   if (index < KEEP) {
     scratch[word + index] = kept_keys[index];
     scratch[word + KEEP + index] = kept_ids[index];

@@ -60,24 +60,33 @@ fn choose(index: u32, top: f32, sum: f32) {
   }
   workgroupBarrier();
   let log_sum = log(sum);
+  let record = row * (2u + 2u * SHOWN);
   if (index < KEEP) {
     scaled[index] = (value_of(ordered_keys[index]) - top) / settings.temperature;
     weights[index] = exp(scaled[index]);
   }
   if (index < SHOWN) {
-    result[2u + index] = ordered_ids[index];
-    result[2u + SHOWN + index] = bitcast<u32>((value_of(ordered_keys[index]) - top) - log_sum);
+    result[record + 2u + index] = ordered_ids[index];
+    result[record + 2u + SHOWN + index] = bitcast<u32>((value_of(ordered_keys[index]) - top) - log_sum);
   }
   workgroupBarrier();
   if (index != 0u) { return; }
+//% if BATCH
+  let position = state[2u + row] + 1u;
+//% else
   let position = state[0] + state[1];
+//% endif
   let random = uniform_random(settings.seed_low, settings.seed_high, position);
   let chosen = draw(atomicLoad(&kept), random);
   let id = ordered_ids[chosen];
-  result[0] = id;
-  result[1] = bitcast<u32>((value_of(ordered_keys[chosen]) - top) - log_sum);
-  tokens[0] = id;
-  if (settings.has_penalties != 0u) { counts[id] += 1u; }
+  result[record] = id;
+  result[record + 1u] = bitcast<u32>((value_of(ordered_keys[chosen]) - top) - log_sum);
+  tokens[row] = id;
+  if (settings.has_penalties != 0u) { counts[row * VOCAB + id] += 1u; }
+//% if BATCH
+  state[2u + row] = position;
+//% else
   state[0] = position;
   state[1] = 1u;
+//% endif
 }

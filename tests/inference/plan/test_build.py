@@ -77,9 +77,10 @@ def test_the_head_is_computed_for_the_wanted_rows(
     assert (plan.rows, plan.logits) == (rows, logits)
 
 
-def test_sampling_needs_the_last_logits(config: ModelConfig) -> None:
-    with pytest.raises(ValueError, match="last row"):
-        build(config, 4, "all", sample=True)
+def test_sampling_needs_logits(config: ModelConfig) -> None:
+    with pytest.raises(ValueError, match="needs logits"):
+        build(config, 4, "none", sample=True)
+    assert build(config, 4, "all", sample=True).ops[-1].output.rows == 4
 
 
 def test_every_input_is_made_before_it_is_read(config: ModelConfig) -> None:
