@@ -14,7 +14,7 @@ from inference.kv.host_arrays import HostMemory
 from inference.kv.layout import KvCache, LayerGroup, Store
 from inference.kv.page_pool import PagePool
 from inference.kv.paged import GpuPaged, GpuPages, NumpyPaged, NumpyPages, gpu_kv_pages
-from inference.kv.ring import GpuRing, NumpyRing, RingSlots
+from inference.kv.ring import GpuRing, NumpyRing, RingSlots, gpu_rings
 from inference.kv.tiered import GpuTiered, NumpyColdPages, NumpyTiered, Tiers, gpu_cold_pages
 from inference.models.config import ModelConfig
 
@@ -91,6 +91,7 @@ class GpuCaches:
         self._groups = tuple(groups)
         self._memory = memory
         self._pages: dict[LayerGroup, GpuPages] = {}
+        self._rings: dict[tuple[LayerGroup, int], GpuPages] = {}
         self._cold_pages: dict[LayerGroup, GpuPages] = {}
         self._basis_pages: dict[LayerGroup, GpuBdpaPages] = {}
 
@@ -106,7 +107,10 @@ class GpuCaches:
             case "ring":
                 assert group.window is not None
                 slots = RingSlots(group.window, memory.chunk, memory.in_flight, context)
-                return GpuRing(group, self._config, slots, memory)
+                key = group, slots.capacity
+                if key not in self._rings:
+                    self._rings[key] = gpu_rings(group, self._config, slots.capacity, memory)
+                return GpuRing(group, self._config, slots, self._rings[key], memory)
             case "paged":
                 if group not in self._pages:
                     self._pages[group] = gpu_kv_pages(group, self._config, memory)

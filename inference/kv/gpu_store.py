@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from inference.errors import DoesNotFit
 from inference.kernels.dispatch import Binding, CacheLayout
@@ -51,6 +51,33 @@ class GpuStore(Store, Protocol):
 
     def layout(self, layer: int) -> CacheLayout:
         """How kernels find the layer's keys and values. Needs no memory to be held yet."""
+
+
+@runtime_checkable
+class SharingStore(GpuStore, Protocol):
+    """A store whose keys and values lie in buffers that those of other sequences share, in numbered places.
+
+    So one dispatch can serve several sequences: it finds the places of each in a row of a table.
+    """
+
+    @property
+    def shared(self) -> BufferSet:
+        """The buffers of all sequences."""
+
+    @property
+    def places(self) -> Sequence[int]:
+        """The numbers of this sequence's places, in order of position: its row of the table."""
+
+    @property
+    def max_places(self) -> int:
+        """Entries of a row of the table."""
+
+    @property
+    def places_binding(self) -> Binding:
+        """That of the table, u32 (sequences, max_places)."""
+
+    def shared_layout(self, layer: int) -> CacheLayout:
+        """How kernels find the keys and values of a layer of several sequences, by that table."""
 
 
 class BufferSet:

@@ -19,8 +19,9 @@ def pages_for(tokens: int) -> int:
 class PagePool:
     """Page numbers 0 .. capacity - 1 with reference counts. Freed pages are handed out again, lowest first."""
 
-    def __init__(self, max_pages: int) -> None:
+    def __init__(self, max_pages: int, page_tokens: int = PAGE_TOKENS) -> None:
         self.max_pages = max_pages
+        self.page_tokens = page_tokens
         self._holders: list[int] = []
         self._free: list[int] = []
 
@@ -43,8 +44,8 @@ class PagePool:
         available = self.max_pages - self.held
         if pages > available:
             raise DoesNotFit(
-                f"the KV cache needs {pages} more pages of {PAGE_TOKENS} tokens, {available} of {self.max_pages} are "
-                "left; shorten or close a conversation, or choose a smaller --context"
+                f"the KV cache needs {pages} more pages of {self.page_tokens} tokens, {available} of "
+                f"{self.max_pages} are left; shorten or close a conversation, or choose a smaller --context"
             )
 
     def allocate(self) -> int:

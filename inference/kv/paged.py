@@ -6,7 +6,7 @@ Forks share pages; whoever is about to write a page that others hold takes a cop
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -205,12 +205,23 @@ class NumpyPaged:
 
 
 class GpuPages:
-    """The pages of all sequences in GPU buffers of `token_bytes` a token, one for each binding, grown in steps."""
+    """The pages of all sequences in GPU buffers of `token_bytes` a token, one for each binding.
 
-    def __init__(self, bindings: Iterable[Binding], token_bytes: int, memory: GpuMemory) -> None:
+    They grow by `growth` pages.
+    """
+
+    def __init__(
+        self,
+        bindings: Iterable[Binding],
+        token_bytes: int,
+        memory: GpuMemory,
+        page_tokens: int = PAGE_TOKENS,
+        growth: int = GROWTH_PAGES,
+    ) -> None:
         self._memory = memory
-        self._page_bytes = PAGE_TOKENS * token_bytes
-        self.pool = PagePool(memory.max_binding // self._page_bytes)
+        self._page_bytes = page_tokens * token_bytes
+        self._growth = growth
+        self.pool = PagePool(memory.max_binding // self._page_bytes, page_tokens)
         self.buffers = BufferSet(memory)
         self._bindings = tuple(bindings)
         self._held = 0
@@ -218,7 +229,7 @@ class GpuPages:
     def grow(self, pages: int) -> None:
         if pages <= self._held:
             return
-        pages = min(-(-pages // GROWTH_PAGES) * GROWTH_PAGES, self.pool.max_pages)
+        pages = min(-(-pages // self._growth) * self._growth, self.pool.max_pages)
         self.buffers.replace(dict.fromkeys(self._bindings, pages * self._page_bytes), self._held * self._page_bytes)
         self._held = pages
 
@@ -262,6 +273,26 @@ class GpuPaged(InBuffers):
     def layout(self, layer: int) -> CacheLayout:
         bindings = (Binding("kv", f"{layer}.k"), Binding("kv", f"{layer}.v"), self._table_binding)
         return CacheLayout("paged", bindings, {"PAGE_TOKENS": PAGE_TOKENS})
+
+    def shared_layout(self, layer: int) -> CacheLayout:
+        bindings = (Binding("kv", f"{layer}.k"), Binding("kv", f"{layer}.v"), self.places_binding)
+        return CacheLayout("paged", bindings, {"PAGE_TOKENS": PAGE_TOKENS, "TABLE_PAGES": self.max_places})
+
+    @property
+    def places_binding(self) -> Binding:
+        return Binding("kv", f"{self.group.layers[0]}.page_tables")
+
+    @property
+    def max_places(self) -> int:
+        return pages_for(self._context)
+
+    @property
+    def places(self) -> Sequence[int]:
+        return self.table.pages
+
+    @property
+    def shared(self) -> BufferSet:
+        return self._pages.buffers
 
     def missing(self, tokens: int, length: int) -> bool:
         return self.table.needs(tokens, length)

@@ -7,13 +7,17 @@ capacity = window + chunk - 1 + tokens in flight.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from inference.errors import DoesNotFit
 from inference.events import KvGroupStats
 from inference.kernels.dispatch import Binding, CacheLayout
 from inference.kv.gpu_store import BufferSet, GpuMemory, InBuffers
 from inference.kv.host_arrays import HostMemory, LayerArrays
 from inference.kv.layout import LayerGroup
+from inference.kv.paged import GpuPages
 from inference.models.config import ModelConfig
 
 
@@ -115,31 +119,69 @@ class NumpyRing:
         self._arrays.clear()
 
 
-class GpuRing(InBuffers):
-    """In GPU buffers of the cache's dtype, (capacity, K, E)."""
+def gpu_rings(group: LayerGroup, config: ModelConfig, capacity: int, memory: GpuMemory) -> GpuPages:
+    """The rings of all sequences, each a page of `capacity` tokens: (rings, capacity, K, E), two buffers a layer."""
+    bindings = [Binding("kv", f"{layer}.{part}") for layer in group.layers for part in ("k", "v")]
+    return GpuPages(bindings, memory.row_bytes(config), memory, page_tokens=capacity, growth=1)
 
-    def __init__(self, group: LayerGroup, config: ModelConfig, slots: RingSlots, memory: GpuMemory) -> None:
+
+class GpuRing(InBuffers):
+    """One sequence in one of `gpu_rings`. A buffer of its own holds the number of its ring."""
+
+    def __init__(
+        self, group: LayerGroup, config: ModelConfig, slots: RingSlots, rings: GpuPages, memory: GpuMemory
+    ) -> None:
         self.group = group
         self._config = config
         self._slots = slots
+        self._rings = rings
         self._memory = memory
         self._row_bytes = memory.row_bytes(config)
-        self._buffers = BufferSet(memory)
+        self._ring: int | None = None
+        self._number = BufferSet(memory)
+        self._number_binding = Binding("kv", f"{group.layers[0]}.ring")
 
     def _buffer_sets(self) -> tuple[BufferSet, ...]:
-        return (self._buffers,)
+        return self._rings.buffers, self._number
 
     def layout(self, layer: int) -> CacheLayout:
-        bindings = (Binding("kv", f"{layer}.k"), Binding("kv", f"{layer}.v"))
-        return CacheLayout("ring", bindings, {"RING_CAPACITY": self._slots.capacity})
+        return self._layout(layer, self._number_binding)
+
+    def shared_layout(self, layer: int) -> CacheLayout:
+        return self._layout(layer, self.places_binding)
+
+    @property
+    def places_binding(self) -> Binding:
+        return Binding("kv", f"{self.group.layers[0]}.rings")
+
+    @property
+    def max_places(self) -> int:
+        return 1
+
+    @property
+    def places(self) -> Sequence[int]:
+        return () if self._ring is None else (self._ring,)
+
+    @property
+    def shared(self) -> BufferSet:
+        return self._rings.buffers
 
     def missing(self, tokens: int, length: int) -> bool:
-        return not self._buffers.by_binding
+        return self._ring is None
 
     def ensure(self, tokens: int, length: int) -> None:
-        size = self._slots.capacity * self._row_bytes
-        bindings = [binding for layer in self.group.layers for binding in self.layout(layer).bindings]
-        self._buffers.replace(dict.fromkeys(bindings, size), keep_bytes=0)
+        if self._ring is not None:
+            return
+        ring = self._rings.pool.allocate()
+        try:
+            self._rings.grow(ring + 1)
+            self._number.replace({self._number_binding: 4}, keep_bytes=0)
+        except DoesNotFit:
+            self._rings.pool.release(ring)
+            raise
+        self._ring = ring
+        number = np.array([ring], np.uint32)
+        self._memory.device.queue.write_buffer(self._number.by_binding[self._number_binding], 0, number)
 
     def begin(self, length: int) -> None:
         pass
@@ -148,16 +190,30 @@ class GpuRing(InBuffers):
         return self._slots.truncate(length, present)
 
     def fork(self, length: int) -> GpuRing:
-        other = GpuRing(self.group, self._config, self._slots.copy(), self._memory)
-        other._buffers = self._buffers.copy(keep_bytes=self._slots.capacity * self._row_bytes)
+        other = GpuRing(self.group, self._config, self._slots.copy(), self._rings, self._memory)
+        if self._ring is not None:
+            other.ensure(length, length)
+            assert other._ring is not None
+            try:
+                self._rings.copy(self._ring, other._ring)
+            except DoesNotFit:
+                other.close()
+                raise
         return other
 
     def stats(self, length: int, context: int) -> KvGroupStats:
-        allocated = bool(self._buffers.by_binding)
+        allocated = self._ring is not None
         return ring_stats(self.group, 2 * self._row_bytes, length, self._slots.capacity, allocated)
 
     def cells(self, length: int) -> str:
-        return self._slots.cells(length) if self._buffers.by_binding else ""
+        return self._slots.cells(length) if self._ring is not None else ""
 
     def close(self) -> None:
-        self._buffers.close()
+        if self._ring is not None:
+            self._rings.pool.release(self._ring)
+            self._ring = None
+        self._number.close()
+
+    def _layout(self, layer: int, numbers: Binding) -> CacheLayout:
+        bindings = (Binding("kv", f"{layer}.k"), Binding("kv", f"{layer}.v"), numbers)
+        return CacheLayout("ring", bindings, {"RING_CAPACITY": self._slots.capacity})

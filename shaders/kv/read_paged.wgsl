@@ -5,16 +5,7 @@
 
 @group(0) @binding(${CACHE_AT}) var<storage, read> key_pages: array<vec4<${KV_TYPE}>>;
 @group(0) @binding(${CACHE_AT + 1}) var<storage, read> value_pages: array<vec4<${KV_TYPE}>>;
-@group(0) @binding(${CACHE_AT + 2}) var<storage, read> page_table: array<u32>;
-
-fn slot_of(position: u32) -> u32 {
-//% if BATCH
-  let page = page_table[sequence * ${TABLE_PAGES}u + position / ${PAGE_TOKENS}u];
-//% else
-  let page = page_table[position / ${PAGE_TOKENS}u];
-//% endif
-  return page * ${PAGE_TOKENS}u + position % ${PAGE_TOKENS}u;
-}
+//% include "kv/pages.wgsl"
 
 fn key_at(position: u32, kv_head: u32, quad: u32) -> vec4<f32> {
   return vec4<f32>(key_pages[(slot_of(position) * NUM_KV_HEADS + kv_head) * QUADS + quad]);

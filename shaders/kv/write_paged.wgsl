@@ -2,16 +2,7 @@
 
 @group(0) @binding(${CACHE_AT}) var<storage, read_write> key_cache: array<${KV_TYPE}>;
 @group(0) @binding(${CACHE_AT + 1}) var<storage, read_write> value_cache: array<${KV_TYPE}>;
-@group(0) @binding(${CACHE_AT + 2}) var<storage, read> page_table: array<u32>;
-
-fn slot_of(position: u32) -> u32 {
-//% if BATCH
-  let page = page_table[sequence * ${TABLE_PAGES}u + position / ${PAGE_TOKENS}u];
-//% else
-  let page = page_table[position / ${PAGE_TOKENS}u];
-//% endif
-  return page * ${PAGE_TOKENS}u + position % ${PAGE_TOKENS}u;
-}
+//% include "kv/pages.wgsl"
 
 fn store_key(position: u32, kv_head: u32, column: u32, value: f32) {
   key_cache[(slot_of(position) * NUM_KV_HEADS + kv_head) * HEAD_DIM + column] = ${KV_TYPE}(value);

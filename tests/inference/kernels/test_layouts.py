@@ -193,7 +193,8 @@ def writable(made: Filled, layout: str, positions: np.ndarray, first_hot: int) -
         case "contiguous":
             return dict.fromkeys(("k", "v"), positions)
         case "ring":
-            return dict.fromkeys(("k", "v"), positions % store.layout(0).constants["RING_CAPACITY"])
+            capacity = store.layout(0).constants["RING_CAPACITY"]
+            return dict.fromkeys(("k", "v"), store.places[0] * capacity + positions % capacity)
         case "paged":
             pages = np.array(store.table.pages)
             return dict.fromkeys(("k", "v"), pages[positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS)
@@ -222,7 +223,7 @@ def slot_words(layout: str, kv_dtype: DType) -> dict[str, int]:
     cold = KV_HEADS * RowFormat(cold_bits, HEAD_DIM).columns if cold_bits else 2 * row
     basis, difference = KV_HEADS * HEAD_DIM, KV_HEADS * RowFormat(8, HEAD_DIM).columns  # K and V in f16; 8 bits
     return {
-        "k": row, "v": row, "hot": 2 * row, "cold": cold, "tiers": 1, "page_table": 1,
+        "k": row, "v": row, "hot": 2 * row, "cold": cold, "tiers": 1, "page_table": 1, "ring": 1,
         "basis": basis, "differences": difference, "entries": 2, "known": 1,
     }  # fmt: skip
 
