@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
-from inference.errors import BatchRefused, DeviceUnavailable
-from inference.events import MemoryStats, StepSpans
-from inference.executor import SampleRequest, StepCost, StepTimes, host_stream
+from inference.errors import DeviceUnavailable
+from inference.events import MemoryStats
+from inference.executor import SampleRequest, StepCost, StepTimes, host_stream, host_stream_many
+from inference.gpu.batch import BatchSteps
 from inference.gpu.buffers import BufferPool
 from inference.gpu.device import RAISED_LIMITS, AdapterReport, DeviceCaps, describe_caps, open_device
 from inference.gpu.encoder import PassEncoder
 from inference.gpu.polling import ask_instead_of_waiting
 from inference.gpu.probes import probe_subgroups
-from inference.gpu.programs import ROW_BUCKETS, GpuCache, Programs, step_rows
+from inference.gpu.programs import MAX_BATCH, ROW_BUCKETS, GpuCache, Programs, step_rows
 from inference.gpu.queue import StepQueue, run_once
 from inference.gpu.timing import time_passes
 from inference.gpu.transfer import read_tensor, write_tensor
@@ -63,7 +63,6 @@ class WebGpuExecutor:
     """
 
     device: Literal["webgpu", "cpu"] = "webgpu"
-    max_batch = 1
 
     def __init__(
         self,
@@ -118,7 +117,8 @@ class WebGpuExecutor:
         )
         self._shared = self.programs.shared
         self._queue = StepQueue(self._gpu, self._pool, self._encoder, self._shared[Binding("result")], depth)
-        self._dispatches_per_step = 0
+        self.max_batch = min(MAX_BATCH, self.logits_chunk)
+        self._batches = BatchSteps(self._gpu, self._pool, self._encoder, self.programs, self._queue, self.max_batch)
         self._limits = {name: self._gpu.limits[name] for name in RAISED_LIMITS}
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -185,35 +185,21 @@ class WebGpuExecutor:
         cache.ensure(cache.length + len(ids))
         self.begin_step(cache.length, ids)
         self._queue.reset_cost()
-        queue, finish_s, submit_s = self._queue, 0.0, 0.0
         self._submit(cache, len(ids))
         next_position = cache.length
-        try:
-            with _short_switch_interval():
-                while True:
-                    while not self._queue.full and cache.length < cache.context:
-                        self._grow(cache)
-                        self._submit(cache, 1)
-                    if not len(self._queue):
-                        return
-                    encoded = time.perf_counter()
-                    sampled = unpack_result(self._queue.next_result())
-                    cache.note(next_position, [sampled.id])
-                    next_position += 1
-                    waited = time.perf_counter() - encoded
-                    others = (queue.finish_s - finish_s, queue.submit_s - submit_s)
-                    finish_s, submit_s = queue.finish_s, queue.submit_s
-                    yield replace(sampled, spans=StepSpans(encoded - began, waited, 0.0, *others))
-                    began = time.perf_counter()
-        finally:
-            self._queue.drain()
+        steps = self._queue.results(began, lambda: cache.length < cache.context, lambda: self._submit_next(cache))
+        with closing(steps):
+            for words, spans in steps:
+                sampled = unpack_result(words)
+                cache.note(next_position, [sampled.id])
+                next_position += 1
+                yield replace(sampled, spans=spans)
 
     def check_batch(self, caches: Sequence[GpuCache]) -> None:
-        raise BatchRefused("WebGPU decodes one sequence in a step; use --device cpu for several")
+        self._batches.check(caches)
 
     def forward_many(self, caches: Sequence[GpuCache], ids: Sequence[int]) -> np.ndarray:
-        self.check_batch(caches)
-        raise AssertionError
+        return self._batches.forward(caches, ids)
 
     def stream_many(
         self,
@@ -222,8 +208,9 @@ class WebGpuExecutor:
         requests: Sequence[SampleRequest],
         going_on: Callable[[], bool],
     ) -> Generator[tuple[Sampled, ...], None, None]:
-        self.check_batch(caches)
-        raise AssertionError
+        if any(request.sampling.host_reason is not None for request in requests):
+            return host_stream_many(self, caches, ids, requests, going_on)
+        return self._batches.stream(caches, ids, requests, going_on)
 
     def time_step(self, cache: GpuCache, ids: Sequence[int]) -> StepTimes:
         self.require_clock()
@@ -267,7 +254,7 @@ class WebGpuExecutor:
     def step_cost(self) -> StepCost:
         steps = max(1, self._queue.steps)
         return StepCost(
-            dispatches=self._dispatches_per_step,
+            dispatches=self._queue.dispatches,
             encode_us=self._queue.encode_s / steps * 1e6,
             finish_us=self._queue.finish_s / steps * 1e6,
             submit_us=self._queue.submit_s / steps * 1e6,
@@ -279,19 +266,19 @@ class WebGpuExecutor:
         self._pool.destroy_all()
         self._gpu.destroy()
 
-    def _grow(self, cache: GpuCache) -> None:
-        """Make room for one more token. Growing may copy, so the steps before it must be with the device."""
+    def _submit_next(self, cache: GpuCache) -> None:
+        """A step of the token that the one before samples."""
         if cache.missing(cache.length + 1):
+            # Growing may copy, so the steps before it must be with the device.
             self._queue.wait_submitted()
             cache.ensure(cache.length + 1)
+        self._submit(cache, 1)
 
     def _submit(self, cache: GpuCache, rows: int) -> None:
-        program, prepared = self.programs.program(cache, rows, "last", sampled=True)
+        _, prepared = self.programs.program(cache, rows, "last", sampled=True)
         cache.begin()
         self._queue.submit(prepared, measured=rows == 1)
         cache.length += rows
-        if rows == 1:
-            self._dispatches_per_step = len(program.dispatches)
 
     def begin_step(self, position: int, ids: Sequence[int]) -> None:
         """Set the step's position, rows and tokens; with nothing in flight, since a step's end sets the next one's."""
@@ -306,17 +293,3 @@ class WebGpuExecutor:
         if request.sampling.has_penalties:
             counts = np.bincount(np.asarray(request.context_ids, np.int64), minlength=self.config.vocab_size)
             self._gpu.queue.write_buffer(self._shared[Binding("counts")], 0, counts.astype(np.uint32))
-
-
-@contextmanager
-def _short_switch_interval() -> Iterator[None]:
-    """With the default 5 ms a busy screen takes a third of the encoder's time (design, section 3.3).
-
-    On an H200 0.1 ms was worse than 0.5 ms: 0.88 of the speed without a screen against 0.93.
-    """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(0.0005)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)

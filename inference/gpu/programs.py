@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from inference.errors import DoesNotFit
 from inference.gpu.adapter_weights import AdapterWeights
+from inference.gpu.batch_tables import BatchTables
 from inference.gpu.buffers import BufferPool
 from inference.gpu.device import DeviceCaps
 from inference.gpu.encoder import PassEncoder, Prepared
@@ -33,6 +35,11 @@ ROW_BUCKETS = (1, 8, 32, 64, 256)
 KV_BUCKETS = (256, 1024, 4096, 16384, 65536, 2**31)
 """Decode programs are made for the smallest bucket that holds kv_len: what splits the KV range depends on it."""
 
+BATCH_BUCKETS = (1, 8, 16, 32, 64)
+"""As ROW_BUCKETS, of steps whose rows belong to a sequence each."""
+
+MAX_BATCH = BATCH_BUCKETS[-1]
+
 PlanKey = tuple[int, Logits, bool]
 GpuCache = KvCache[GpuStore]
 
@@ -50,11 +57,11 @@ def row_bucket(rows: int) -> int:
 def shared_sizes(config: ModelConfig, chunk: int) -> dict[Binding, int]:
     """Bytes of the buffers that all programs share, for steps of up to `chunk` tokens."""
     return {
-        Binding("state"): 16,
+        Binding("state"): (2 + MAX_BATCH) * 4,
         Binding("tokens"): chunk * 4,
-        Binding("sampling"): SETTINGS_WORDS * 4,
+        Binding("sampling"): MAX_BATCH * SETTINGS_WORDS * 4,
         Binding("counts"): config.vocab_size * 4,
-        Binding("result"): RESULT_WORDS * 4,
+        Binding("result"): MAX_BATCH * RESULT_WORDS * 4,
     }
 
 
@@ -101,6 +108,7 @@ class Programs:
         self._cached_layers = [layer for layer, where in enumerate(placement.attention) if where == "webgpu"]
         self._plan_version = 0
         self._scratch: dict[PlanKey, dict[Binding, Any]] = {}
+        self._batch_scratch: dict[tuple[int, bool], dict[Binding, Any]] = {}
         self._rope: dict[RopeConfig, tuple[int, Any]] = {}
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -160,15 +168,38 @@ class Programs:
         key = (row_bucket(rows), kv_bucket, logits, sampled, segment)
         if key not in cache.programs or cache.programs[key][0] != versions:
             plan = self.segments(rows, logits, sampled)[segment].plan
-            buffers = self.weights.buffers | self.adapter_weights.buffers | self.shared
-            buffers |= self.scratch(rows, logits, sampled)
-            buffers |= self._rope_tables(cache.context)
+            buffers = dict(self.scratch(rows, logits, sampled))
             for store in stores:
                 buffers |= store.buffers()
             context = self._context(plan, kv_bucket, cache)
-            program = make_program(plan, context, buffers, self._device, self._pipelines)
-            cache.programs[key] = (versions, program, self._encoder.prepare(program.dispatches))
+            cache.programs[key] = (versions, *self._bound(plan, context, cache.context, buffers))
         return cache.programs[key][1:]
+
+    def batch_program(self, tables: BatchTables, rows: int, longest: int, sampled: bool) -> tuple[Program, Prepared]:
+        """The program for a step of a token each of `rows` sequences that hold up to `longest` tokens."""
+        bucket = next(bucket for bucket in BATCH_BUCKETS if rows <= bucket)
+        kv_bucket = next(bucket for bucket in KV_BUCKETS if longest < bucket)
+        key, versions = (bucket, kv_bucket, sampled), (self._plan_version, tables.version)
+        if key not in tables.programs or tables.programs[key][0] != versions:
+            plan = self.plan(bucket, "all", sampled)
+            context = replace(self._context(plan, kv_bucket, self._any_cache), layouts=tables.layouts, batch=True)
+            buffers = self.batch_scratch(rows, sampled) | tables.buffers()
+            tables.programs[key] = (versions, *self._bound(plan, context, tables.context, buffers))
+        return tables.programs[key][1:]
+
+    def batch_scratch(self, rows: int, sampled: bool) -> dict[Binding, Any]:
+        """The buffers of the activations in a step of a token each of `rows` sequences; sampled, also their counts."""
+        bucket = next(bucket for bucket in BATCH_BUCKETS if rows <= bucket)
+        key = (bucket, sampled)
+        if key not in self._batch_scratch:
+            plan = self.plan(bucket, "all", sampled)
+            context = replace(self._context(plan, KV_BUCKETS[-1], self._any_cache), batch=True)
+            buffers = make_scratch(plan, context, self._pool)
+            if sampled:
+                size = bucket * self.config.vocab_size * 4
+                buffers[Binding("counts")] = self._pool.create("scratch", size, "token counts")
+            self._batch_scratch[key] = buffers
+        return self._batch_scratch[key]
 
     def scratch(self, rows: int, logits: Logits, sampled: bool = False) -> dict[Binding, Any]:
         """The buffers of the activations in a step of `rows`."""
@@ -178,16 +209,25 @@ class Programs:
             self._scratch[key] = make_scratch(plan, self._context(plan, KV_BUCKETS[-1], self._any_cache), self._pool)
         return self._scratch[key]
 
+    def _bound(
+        self, plan: Plan, context: KernelContext, positions: int, buffers: Mapping[Binding, Any]
+    ) -> tuple[Program, Prepared]:
+        """The program of `plan` with the model's buffers and `buffers`."""
+        held = self.weights.buffers | self.adapter_weights.buffers | self.shared | self._rope_tables(positions)
+        program = make_program(plan, context, held | dict(buffers), self._device, self._pipelines)
+        return program, self._encoder.prepare(program.dispatches)
+
     def _context(self, plan: Plan, kv_bucket: int, cache: GpuCache) -> KernelContext:
         layouts = {layer: cache.store(layer).layout(layer) for layer in self._cached_layers}
         placed, preferences = self.weights.placed | self.adapter_weights.placed, self._preferences
         return KernelContext(self._caps, plan.rows, self._kv_dtype, kv_bucket, placed, layouts, preferences)
 
     def _free_scratch(self) -> None:
-        for buffers in self._scratch.values():
+        for buffers in (*self._scratch.values(), *self._batch_scratch.values()):
             for buffer in {id(buffer): buffer for buffer in buffers.values()}.values():
                 self._pool.destroy(buffer)
         self._scratch.clear()
+        self._batch_scratch.clear()
 
     def _rope_tables(self, positions: int) -> dict[Binding, Any]:
         """The table of each layer's rope for `positions` positions, by layer."""
