@@ -15,8 +15,11 @@ import pytest
 from inference import Engine
 from inference.errors import ContextFull, NotWritten
 from inference.events import StepSpans, TokenTimes
-from inference.op_times import OpTimes
+from inference.op_times import OpTimes, time_one_step
+from inference.sequence import Sequence
 from inference.trace import ENGINE, FINISH, Span, check_place, op_spans, record, token_spans, trace_events, write_trace
+from tests.inference.opening import open_split
+from tests.inference.tiny_golden import folder
 
 Tiny = Callable[[str], Path]
 DEVICES = ["cpu", pytest.param("webgpu", marks=pytest.mark.gpu)]
@@ -122,6 +125,22 @@ def test_each_device_of_a_plan_has_a_track(engine: Engine) -> None:
     assert all((on[a.index] == on[b.index]) == (a.device == b.device) for a, b in pairwise(rows))
     with pytest.raises(ValueError, match="times for a plan of"):
         list(op_spans(rows[1:], times, 0.0))
+
+
+@pytest.mark.gpu
+def test_a_split_model_has_its_operations_on_two_tracks() -> None:
+    executor = open_split(folder("llama") / "config.json", 1, "webgpu")
+    sequence = Sequence(executor, executor.new_cache(32))
+    sequence.append([5, 6, 7])
+    rows = executor.plan_rows("decode")
+    spans = list(op_spans(rows, time_one_step(executor, sequence, "decode"), 0.0))
+    executor.close()
+    check_nesting(trace_events(spans)["traceEvents"])
+    ops = [span for span in spans if "op" in span.details]
+    assert [span.track for span in ops] == [row.device for row in rows] and {"cpu", "webgpu"} <= {o.track for o in ops}
+    assert all(span.length_s > 0 for span in ops)
+    moved = [span.details["moved_bytes"] for span in ops if span.kind == "copy" and "moved_bytes" in span.details]
+    assert moved and all(size > 0 for size in moved)
 
 
 def test_what_other_threads_do_for_longer_than_a_token_does_not_overlap() -> None:
