@@ -19,7 +19,7 @@ def guide_rows(keys: Mapping[str, Sequence[str]]) -> tuple[tuple[str, str], ...]
         (first("chat.stop"), "stop a reply, keeping its text"),
         (
             " ".join(map(first, _PANELS)),
-            f"look inside: dtypes, memory, KV cache, adapters; {first('chat.panels')}: all",
+            f"look inside: dtypes, memory, KV cache, LoRA; {first('chat.panels')}: all",
         ),
         ("/", f"begins a command, such as /system; {first('prompt.complete')} completes it"),
         (first("chat.history"), "your conversations: all are kept, on this machine"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
+from textual.widget import Widget
 
 GLASS = Theme(
     name="glass",
@@ -59,6 +60,7 @@ GLASS_LIGHT = Theme(
     error="#b03a3a",
     dark=False,
     variables={
+        "look-muted": "#5e6873",
         "footer-background": "#f7f8f9",
         "footer-item-background": "#f7f8f9",
         "footer-key-foreground": "#1f7389",
@@ -150,6 +152,16 @@ class Look:
     warning: Style
     error: Style
     surface: Style
+
+
+def on_theme(widget: Widget, draw: Callable[[], object]) -> None:
+    """Have a mounted widget drawn anew when other colours are chosen, unless it is hidden: it will be when shown."""
+
+    def changed(theme: Theme) -> None:
+        if widget.display:
+            draw()
+
+    widget.app.theme_changed_signal.subscribe(widget, changed)
 
 
 def make_look(variables: Mapping[str, str]) -> Look:

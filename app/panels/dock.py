@@ -18,7 +18,7 @@ class Dock(Container):
     DEFAULT_CSS = """
     Dock > * {
         width: 1fr; height: 1fr;
-        border: round $border; border-title-color: $primary; border-subtitle-color: $foreground 55%;
+        border: round $border; border-title-color: $primary; border-subtitle-color: $foreground 65%;
         &:focus-within { border: round $primary; }
         &.-maximized { width: 100%; height: 100%; }
     }

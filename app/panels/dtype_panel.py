@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import DataTable, Static
 
-from app.theme import Look, make_look
+from app.theme import Look, make_look, on_theme
 
 if TYPE_CHECKING:
     from inference.plan.explain import PlanRow
@@ -23,7 +23,10 @@ class DtypePanel(Vertical):
 
     DEFAULT_CSS = """
     DtypePanel { background: $background; }
-    DtypePanel DataTable { height: 1fr; background: $background; scrollbar-size: 0 1; }
+    DtypePanel DataTable {
+        height: 1fr; background: $background; scrollbar-size: 0 1;
+        &:focus { background-tint: transparent; }
+    }
     DtypePanel DataTable > .datatable--header { background: $background; color: $primary; text-style: none; }
     DtypePanel DataTable > .datatable--even-row { background: $background; }
     DtypePanel #plan-detail { height: auto; max-height: 5; padding: 0 1; border-top: solid $border; }
@@ -40,6 +43,7 @@ class DtypePanel(Vertical):
         self._plans: dict[str, tuple[PlanRow, ...]] = {"decode": (), "prefill": ()}
         self._phase = "decode"
         self._filled: tuple[PlanRow, ...] | None = None
+        self._look: Look | None = None
 
     def compose(self) -> ComposeResult:
         yield DataTable(id="plan", cursor_type="row", zebra_stripes=False, cell_padding=1)
@@ -47,6 +51,7 @@ class DtypePanel(Vertical):
 
     def on_mount(self) -> None:
         self.query_one(DataTable).add_columns(*_COLUMNS)
+        on_theme(self, self._fill)
 
     def show_plans(self, decode: tuple[PlanRow, ...], prefill: tuple[PlanRow, ...]) -> None:
         """Take the plans of the loaded model; empty ones when none is loaded."""
@@ -66,10 +71,10 @@ class DtypePanel(Vertical):
         dispatches = sum(row.dispatches for row in rows)
         self.border_title = f"Dtypes · {self._phase} · {len(rows)} operations, {dispatches} dispatches"
         self.border_subtitle = "tab enters · p prefill/decode"
-        if rows is self._filled:
-            return
-        self._filled = rows
         table, look = self.query_one(DataTable), make_look(self.app.theme_variables)
+        if rows is self._filled and look == self._look:
+            return
+        self._filled, self._look = rows, look
         cursor = table.cursor_row
         table.clear()
         for row in rows:

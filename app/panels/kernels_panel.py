@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Static
 
 from app.panels.kernel_groups import KernelGroup, group_kernels
 from app.panels.kv_panel import layer_ranges
-from app.theme import Look, make_look
+from app.theme import Look, make_look, on_theme
 from app.units import format_count
 
 if TYPE_CHECKING:
@@ -29,7 +29,10 @@ class KernelsPanel(Vertical):
 
     DEFAULT_CSS = """
     KernelsPanel { background: $background; }
-    KernelsPanel DataTable { height: 1fr; background: $background; scrollbar-size: 0 1; }
+    KernelsPanel DataTable {
+        height: 1fr; background: $background; scrollbar-size: 0 1;
+        &:focus { background-tint: transparent; }
+    }
     KernelsPanel DataTable > .datatable--header { background: $background; color: $primary; text-style: none; }
     KernelsPanel DataTable > .datatable--even-row { background: $background; }
     KernelsPanel #kernel-detail { height: auto; max-height: 5; padding: 0 1; border-top: solid $border; }
@@ -64,6 +67,7 @@ class KernelsPanel(Vertical):
 
     def on_mount(self) -> None:
         self.query_one(DataTable).add_columns(*_COLUMNS)
+        on_theme(self, self._fill)
 
     def show_plans(self, decode: tuple[PlanRow, ...], prefill: tuple[PlanRow, ...]) -> None:
         """Take the plans of the loaded model; empty ones when none is loaded. What was measured was of others."""
@@ -82,7 +86,7 @@ class KernelsPanel(Vertical):
         self._refill()
 
     def on_show(self) -> None:
-        if self._filled != (self._phase, self._plans[self._phase]):
+        if self._filled != (self._phase, self._plans[self._phase], make_look(self.app.theme_variables)):
             self._fill()
 
     def enter(self) -> None:
@@ -117,11 +121,11 @@ class KernelsPanel(Vertical):
 
     def _fill(self) -> None:
         rows, times = self._plans[self._phase], self._times.get(self._phase)
-        self._filled = (self._phase, rows)
         dispatches = sum(row.dispatches for row in rows)
         self.border_title = f"Kernels · {self._phase} · {len(rows)} operations, {dispatches} dispatches"
         self.border_subtitle = "tab enters · ⏎ unfolds · p prefill/decode · t times"
         table, look = self.query_one(DataTable), make_look(self.app.theme_variables)
+        self._filled = (self._phase, rows, look)
         whole = sum(times.ops) if times else 0.0
         kept = self._lines[table.cursor_row][0] if table.cursor_row < len(self._lines) else ""
         self._lines = []
@@ -153,7 +157,7 @@ def kernel_cells(group: KernelGroup, member: bool, unfolded: bool, whole: float,
     took = sum(group.seconds)
     return [
         Text(f"  {layers}" if member else layers, look.muted if count == 1 else look.accent),
-        Text(row.name if row.kind in row.name else f"{row.kind} {row.name}", look.muted if member else look.text),
+        Text(row.name if row.kind in row.name else f"{row.kind} {row.name}", look.muted if member else ""),
         Text(row.variant, look.primary),
         Text(f"{took * 1e6:,.1f}" if group.seconds else "", justify="right"),
         Text(f"{took / whole:.1%}" if group.seconds and whole else "", look.muted, justify="right"),

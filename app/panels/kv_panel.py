@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
 from app.panels.body import Body
-from app.theme import Look, make_look
+from app.theme import Look, make_look, on_theme
 from app.units import format_bytes, format_count
 from inference.events import KV_STATES, KvMapGroup
 
@@ -40,6 +40,9 @@ class KvPanel(VerticalScroll):
 
     def compose(self) -> ComposeResult:
         yield Body(id="kv-body")
+
+    def on_mount(self) -> None:
+        on_theme(self, self._draw)
 
     def show_map(self, groups: tuple[KvMapGroup, ...]) -> None:
         """Take a new map; an empty one when no model is loaded."""

@@ -17,7 +17,7 @@ from textual.widgets import Static
 from app.lora_command import Strengths
 from app.panels.lora_cost import LoraCost, cost_text
 from app.panels.lora_row import LoraRow
-from app.theme import make_look
+from app.theme import make_look, on_theme
 
 if TYPE_CHECKING:
     from inference.lora.adapter_set import AppliedAdapter
@@ -86,6 +86,9 @@ class LoraPanel(VerticalScroll, can_focus=False):
         yield Vertical(id="lora-rows")
         yield AddRow(self._add)
         yield Static(id="lora-cost", markup=False)
+
+    def on_mount(self) -> None:
+        on_theme(self, self._draw)
 
     def show_adapters(self, adapters: Sequence[AppliedAdapter], cost: LoraCost) -> None:
         """Take what is in use now. A strength that the person has moved since then stays as it is wanted."""

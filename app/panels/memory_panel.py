@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
 from app.panels.body import Body
-from app.theme import Look, make_look
+from app.theme import Look, make_look, on_theme
 from app.units import format_bytes, format_count
 from inference.events import KvStats, MemoryStats
 
@@ -44,11 +44,17 @@ class MemoryPanel(VerticalScroll):
     def compose(self) -> ComposeResult:
         yield Body(id="memory-body")
 
+    def on_mount(self) -> None:
+        on_theme(self, self._draw)
+
     def show_stats(self, memory: MemoryStats | None, kv: KvStats | None) -> None:
         """Take new figures; None, None when no model is loaded."""
         self._memory, self._kv = memory, kv
         if self.display:
             self._draw()
+
+    def on_show(self) -> None:
+        self._draw()
 
     def on_resize(self) -> None:
         self._draw()

@@ -14,7 +14,7 @@ from app.panels.body import Body
 from app.panels.reply_trace import ReplyTrace
 from app.panels.token_text import subscript
 from app.panels.token_view import TokenView
-from app.theme import Look, make_look
+from app.theme import Look, make_look, on_theme
 from app.units import format_count
 
 
@@ -54,6 +54,9 @@ class PromptPanel(Vertical):
         yield Body(id="prompt-head")
         yield TokenView(self._style, self._suffix, id="prompt-tokens")
 
+    def on_mount(self) -> None:
+        on_theme(self, self._recolour)
+
     def show_reply(self) -> None:
         """Take what is new in the trace."""
         if self.display:
@@ -84,6 +87,10 @@ class PromptPanel(Vertical):
             view.reveal()
         special = sum(id in self._control for id in trace.prompt)
         self.query_one(Body).show(prompt_head(trace, special, look))
+
+    def _recolour(self) -> None:
+        self._draw()
+        self.query_one(TokenView).refresh()
 
     def _style(self, index: int) -> Style:
         look = self._look

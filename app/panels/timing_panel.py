@@ -9,7 +9,7 @@ from textual.widgets import Sparkline, Static
 from app.panels.body import Body
 from app.panels.reply_trace import ReplyTrace
 from app.panels.timing_figures import head_text, spans_text, timing_figures, token_speeds
-from app.theme import make_look
+from app.theme import make_look, on_theme
 
 
 class TimingPanel(VerticalScroll):
@@ -40,6 +40,9 @@ class TimingPanel(VerticalScroll):
         yield Static("time per token, its peaks", classes="timing-label", markup=False)
         yield Sparkline(id="timing-walls")
         yield Body(id="timing-spans")
+
+    def on_mount(self) -> None:
+        on_theme(self, self._draw)
 
     def show_device(self, device: str) -> None:
         """Where the model runs."""

@@ -67,6 +67,7 @@ class TokenDetail(Vertical):
         self._ids: list[int] = []
         self._shown: object = None
         """The ids of the reply whose token is shown: each reply has a list of its own."""
+        self._look: Look | None = None
 
     def compose(self) -> ComposeResult:
         yield Body(id="token-facts")
@@ -80,9 +81,10 @@ class TokenDetail(Vertical):
             return
         vocabulary, chosen = trace.vocabulary, trace.ids[index]
         self.query_one(Body).show(token_facts(vocabulary, trace, index, look))
-        if self._shown is trace.ids and self._index == index:
+        if self._shown is trace.ids and (self._index, self._look) == (index, look):
             return
-        self._shown, self._index, found = trace.ids, index, trace.alternatives(index)
+        self._shown, self._index, self._look = trace.ids, index, look
+        found = trace.alternatives(index)
         self._ids = [id for id, _ in found]
         options.set_options(alternative_line(vocabulary, id, logprob, id == chosen, look) for id, logprob in found)
         if found:

@@ -16,7 +16,7 @@ from app.panels.reply_trace import ReplyTrace, branch_ids, branch_text
 from app.panels.token_detail import Alternatives, TokenDetail
 from app.panels.token_heat import heat_legend, heat_level, heat_styles, tenths
 from app.panels.token_view import TokenView
-from app.theme import make_look
+from app.theme import make_look, on_theme
 
 
 class TokensPanel(Vertical):
@@ -76,6 +76,9 @@ class TokensPanel(Vertical):
             yield self._view
             yield self._detail
         yield Body(id="token-legend")
+
+    def on_mount(self) -> None:
+        on_theme(self, self._recolour)
 
     @property
     def digits(self) -> bool:
@@ -166,6 +169,10 @@ class TokensPanel(Vertical):
         if view.cursor is not None or trace.ended or not trace.prompt:
             self._detail.show(self._at)
         self.query_one("#token-legend", Body).show(heat_legend(look, self.digits))
+
+    def _recolour(self) -> None:
+        self._draw()
+        self._view.refresh()
 
     def _style(self, index: int) -> Style:
         return self._heat[heat_level(self._trace.logprobs[index])]

@@ -65,9 +65,12 @@ class AdapterPicker(ModalScreen[str | None]):
     AdapterPicker Vertical {
         width: 84; max-width: 96%; height: 80%; max-height: 92%;
         padding: 1 1 0 1; border: round $border; background: $background;
-        border-title-color: $primary; border-subtitle-color: $foreground 55%;
+        border-title-color: $primary; border-subtitle-color: $foreground 65%;
     }
-    AdapterPicker DirectoryTree { height: 1fr; background: $background; scrollbar-size: 1 1; }
+    AdapterPicker DirectoryTree {
+        height: 1fr; background: $background; scrollbar-size: 1 1;
+        &:focus { background-tint: transparent; }
+    }
     AdapterPicker Input { border: round $border; background: $background; margin-top: 1; }
     AdapterPicker Input:focus { border: round $primary; }
     """
@@ -86,9 +89,9 @@ class AdapterPicker(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = "Add an adapter"
-            box.border_subtitle = "enter opens or loads · backspace goes up · tab to the path · esc closes"
+            box.border_subtitle = "enter opens or loads · backspace up · tab path · esc closes"
             yield AdapterTree(self._folder, id="adapter-tree")
-            yield Input(placeholder="a path, or org/repo on the Hugging Face hub; =0.5 sets the strength")
+            yield Input(placeholder="a path, or org/repo on the hub; =0.5 sets the strength")
 
     def on_directory_tree_file_selected(self, event: DirectoryTree.FileSelected) -> None:
         self.dismiss(str(event.path))

@@ -31,7 +31,7 @@ class HelpScreen(ModalScreen[None]):
     HelpScreen VerticalScroll {
         width: 76; max-width: 96%; height: auto; max-height: 92%;
         padding: 1 2; border: round $border; background: $background;
-        border-title-color: $primary; border-subtitle-color: $foreground 55%; scrollbar-size-vertical: 1;
+        border-title-color: $primary; border-subtitle-color: $foreground 65%; scrollbar-size-vertical: 1;
     }
     HelpScreen HelpText { height: auto; }
     """

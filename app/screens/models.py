@@ -20,7 +20,7 @@ from textual.worker import get_current_worker
 
 from app.model_list import ModelEntry
 from app.sanitize import visible
-from app.theme import Look, make_look
+from app.theme import Look, make_look, on_theme
 from app.units import format_bytes
 from inference.fit import Fit
 
@@ -40,13 +40,13 @@ class ModelMenu(ModalScreen[str | None]):
     ModelMenu Vertical {
         width: 88; max-width: 96%; height: auto; max-height: 92%;
         padding: 1 1 0 1; border: round $border; background: $background;
-        border-title-color: $primary; border-subtitle-color: $foreground 55%;
+        border-title-color: $primary; border-subtitle-color: $foreground 65%;
     }
     ModelMenu OptionList {
         height: auto; max-height: 100%; border: none; background: $background; padding: 0; scrollbar-size-vertical: 1;
         &:focus { border: none; background-tint: $background 0%; }
     }
-    ModelMenu OptionList > .option-list--option-disabled { color: $foreground 55%; }
+    ModelMenu OptionList > .option-list--option-disabled { color: $foreground 65%; }
     ModelMenu Input { border: round $border; background: $background; margin-top: 1; }
     ModelMenu Input:focus { border: round $primary; }
     """
@@ -84,6 +84,7 @@ class ModelMenu(ModalScreen[str | None]):
             options.action_first()
         options.focus()
         self._find_fits()
+        on_theme(self, self._recolour)
 
     def _options(self) -> Iterable[Option]:
         for here in (True, False):
@@ -92,6 +93,11 @@ class ModelMenu(ModalScreen[str | None]):
                 yield Option(self._head(here), id=_HEADS[here], disabled=True)
             for entry in entries:
                 yield Option(self._line(entry), id=entry.name)
+
+    def _recolour(self) -> None:
+        options = self.query_one(OptionList)
+        for option in self._options():
+            options.replace_option_prompt(str(option.id), option.prompt)
 
     def _head(self, here: bool) -> Text:
         entries = [entry for entry in self._entries if (entry.path is not None) is here]

@@ -14,7 +14,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from app.panels.names import PANELS
-from app.theme import make_look
+from app.theme import make_look, on_theme
 
 
 class PanelMenu(ModalScreen[str | None]):
@@ -28,7 +28,7 @@ class PanelMenu(ModalScreen[str | None]):
     PanelMenu Vertical {
         width: 72; max-width: 96%; height: auto; max-height: 92%; padding: 1 2;
         border: round $border; background: $background; border-title-color: $primary;
-        border-subtitle-color: $foreground 55%;
+        border-subtitle-color: $foreground 65%;
     }
     PanelMenu OptionList {
         height: auto; background: $background; text-wrap: nowrap; text-overflow: ellipsis;
@@ -52,9 +52,16 @@ class PanelMenu(ModalScreen[str | None]):
         self._shown = shown
         self._keys = keys
 
-    def compose(self) -> ComposeResult:
+    def on_mount(self) -> None:
+        on_theme(self, self._recolour)
+
+    def _recolour(self) -> None:
+        for option in self._options():
+            self.query_one(OptionList).replace_option_prompt(str(option.id), option.prompt)
+
+    def _options(self) -> list[Option]:
         look = make_look(self.app.theme_variables)
-        lines = [
+        return [
             Option(
                 Text.assemble(
                     ("● " if name in self._shown else "○ ", look.primary if name in self._shown else look.faint),
@@ -67,10 +74,12 @@ class PanelMenu(ModalScreen[str | None]):
             )
             for name, panel in PANELS.items()
         ]
+
+    def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = "Panels"
             box.border_subtitle = "in a panel: z whole screen · < > size · esc back"
-            yield OptionList(*lines, markup=False, compact=True)
+            yield OptionList(*self._options(), markup=False, compact=True)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)

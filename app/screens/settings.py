@@ -18,7 +18,7 @@ from textual.widgets.option_list import Option
 from app.sanitize import visible
 from app.settings import Sources
 from app.settings.values import Setting, text_of
-from app.theme import Look, make_look
+from app.theme import Look, make_look, on_theme
 from app.widgets.setting_editor import SettingEditor
 
 _TITLE, _TITLE_NARROW, _ORIGIN = 36, 24, 22  # cells
@@ -35,7 +35,7 @@ class SettingsScreen(ModalScreen[None]):
     SettingsScreen > Vertical {
         width: 96; max-width: 100%; height: 92%; padding: 0 1;
         border: round $border; background: $background;
-        border-title-color: $primary; border-subtitle-color: $foreground 55%;
+        border-title-color: $primary; border-subtitle-color: $foreground 65%;
     }
     SettingsScreen #search { background: $background; padding: 0 1; }
     SettingsScreen #list {
@@ -89,6 +89,13 @@ class SettingsScreen(ModalScreen[None]):
         self._editor = self.query_one(SettingEditor)
         self._detail = self.query_one("#detail", Static)
         self._list.focus()
+        on_theme(self, self._recolour)
+
+    def _recolour(self) -> None:
+        for option in self._list.options:
+            if option.id is not None:
+                self._list.replace_option_prompt(option.id, self._line(self._known[option.id]))
+        self._explain(self._problem() if self._editing else "")
 
     def on_resize(self) -> None:
         self._fill()

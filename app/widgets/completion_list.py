@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 from rich.text import Text
 from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 from app.completion import Choice, Completions
 from app.sanitize import visible
-from app.theme import make_look
+from app.theme import make_look, on_theme
 
 
 class CompletionList(OptionList, can_focus=False):
@@ -24,7 +23,7 @@ class CompletionList(OptionList, can_focus=False):
         margin: 0 1;
         padding: 0 1;
         border: round $border;
-        border-subtitle-color: $foreground 55%;
+        border-subtitle-color: $foreground 65%;
         background: $background;
         scrollbar-size-vertical: 1;
         text-wrap: nowrap;
@@ -62,18 +61,24 @@ class CompletionList(OptionList, can_focus=False):
         self.completions, self.moved = completions, False
         self.display = completions is not None
         if completions is not None:
-            look = make_look(self.app.theme_variables)
-            room = max(len(choice.label) for choice in completions.choices)
-            self.clear_options()
-            self.add_options(
-                Option(
-                    Text.assemble(
-                        (visible(each.label).ljust(min(room, 32)), look.primary), "  ", (visible(each.help), look.muted)
-                    )
-                )
-                for each in completions.choices
-            )
+            self.set_options(self._rows_of(completions))
             self.highlighted = 0
+
+    def on_mount(self) -> None:
+        on_theme(self, self._recolour)
+
+    def _recolour(self) -> None:
+        if self.completions is not None:
+            for index, line in enumerate(self._rows_of(self.completions)):
+                self.replace_option_prompt_at_index(index, line)
+
+    def _rows_of(self, completions: Completions) -> list[Text]:
+        look = make_look(self.app.theme_variables)
+        room = min(32, max(len(choice.label) for choice in completions.choices))
+        return [
+            Text.assemble((visible(each.label).ljust(room), look.primary), "  ", (visible(each.help), look.muted))
+            for each in completions.choices
+        ]
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 
 from app.sanitize import visible
 from app.store.records import Hit, Summary
-from app.theme import Look, make_look
+from app.theme import Look, make_look, on_theme
 
 WIDTH = 30  # cells of a row
 _AHEAD = 10  # rows from the end at which more are asked for
@@ -26,7 +26,7 @@ class ConversationList(OptionList):
     ConversationList {
         height: 1fr; border: none; padding: 0; background: $background; scrollbar-size-vertical: 1;
         scrollbar-gutter: stable;
-        &:focus { border: none; }
+        &:focus { border: none; background-tint: transparent; }
     }
     """
 
@@ -37,6 +37,9 @@ class ConversationList(OptionList):
         super().__init__()
         self.hits: list[Hit] = []
         self.current = 0
+
+    def on_mount(self) -> None:
+        on_theme(self, lambda: self._paint(range(len(self.hits))))
 
     @property
     def chosen(self) -> Summary | None:
@@ -63,12 +66,14 @@ class ConversationList(OptionList):
 
     def mark(self, conversation: int) -> None:
         """Mark the conversation that is on the screen now."""
-        look = make_look(self.app.theme_variables)
         changed, self.current = {self.current, conversation}, conversation
-        for index, hit in enumerate(self.hits):
-            if hit.conversation.id in changed:
-                row = _row(hit, hit.conversation.id == conversation, look)
-                self.replace_option_prompt_at_index(index, row)
+        self._paint(index for index, hit in enumerate(self.hits) if hit.conversation.id in changed)
+
+    def _paint(self, rows: Iterable[int]) -> None:
+        look = make_look(self.app.theme_variables)
+        for index in rows:
+            hit = self.hits[index]
+            self.replace_option_prompt_at_index(index, _row(hit, hit.conversation.id == self.current, look))
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)

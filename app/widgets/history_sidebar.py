@@ -38,7 +38,7 @@ class HistorySidebar(Vertical):
         &:focus {{ border: none; }}
     }}
     HistorySidebar #new-title {{ display: none; margin: 1 0 0 0; background: $primary 30%; }}
-    HistorySidebar Static {{ height: auto; color: $foreground 55%; margin: 1 0 0 0; }}
+    HistorySidebar Static {{ height: auto; color: $foreground 65%; margin: 1 0 0 0; }}
     """
     HELP = """# Conversations
 

@@ -24,7 +24,7 @@ from app.prompt_history import PromptHistory
 from app.prompt_pastes import Pastes
 from app.sanitize import visible, visible_so_far
 from app.slash import parse_slash
-from app.theme import make_look
+from app.theme import make_look, on_theme
 from app.token_count import TokensCounted
 from app.widgets.cluster_area import ClusterArea
 from app.widgets.completion_list import CompletionList
@@ -92,6 +92,7 @@ class Prompt(ClusterArea):
         self._recalled: str | None = None
         self._count_timer: Timer | None = None
         self._draft = 0
+        self._counted: tuple[TokensCounted, int] | None = None
         self._names: tuple[str, ...] = ()
         # A text area selects with them; here the function keys are the chat's.
         for key in ("f6", "f7"):
@@ -100,6 +101,7 @@ class Prompt(ClusterArea):
     async def on_mount(self) -> None:
         assert isinstance(self.parent, Widget)
         await self.parent.mount(self._list, before=self)
+        on_theme(self, lambda: self._counted and self.show_count(*self._counted))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self._list.display if action == "close_list" else super().check_action(action, parameters)
@@ -283,6 +285,7 @@ class Prompt(ClusterArea):
 
     def show_count(self, counted: TokensCounted, context: int) -> None:
         """Show what the text takes of a context of so many tokens, if it is still the one that was counted."""
+        self._counted = counted, context
         if counted.number == self._draft:
             look = make_look(self.app.theme_variables)
             self.border_subtitle = Content.from_rich_text(forecast(counted, self._names, context, look))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from app.chat_app import ChatApp
 from app.engine_thread import EngineThread
@@ -16,6 +17,7 @@ from app.start import Start
 from app.store.store import Store
 from inference.events import Timings
 from inference.fit import Fit
+from tests.app.pictures import Pictures
 from tests.app.scripted_engine import Script, ScriptedEngine, opener, resolve, resolve_adapter
 
 ENTRIES = [
@@ -77,6 +79,12 @@ def make_app(tmp_path: Path) -> Callable[..., MadeApp]:
         return app
 
     return make
+
+
+@pytest.fixture
+def pictures(snapshot: SnapshotAssertion, tmp_path: Path) -> Pictures:
+    """Compares what the running application looks like with what is kept."""
+    return Pictures(snapshot, tmp_path)
 
 
 @pytest.fixture

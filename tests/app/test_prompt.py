@@ -319,23 +319,3 @@ async def test_keys_of_the_prompt_can_be_others(make_app: MakeApp, monkeypatch: 
         assert choices(pilot) == []
         await pilot.press("ctrl+n")
         assert prompt(pilot).text == "/model "
-
-
-@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
-def test_what_it_looks_like(
-    snap_compare: Any, make_app: MakeApp, steady: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: Any
-) -> None:
-    async def run_before(pilot: Pilot[None]) -> None:
-        await loaded(pilot)
-        paste(pilot, "Sum up @notes.txt,\n日本語 👨‍👩‍👧‍👦 שלום\n")
-        paste(pilot, "a line\n" * 2000)
-        await type(pilot, " and @")
-        await until(pilot, lambda: "notes.txt 18 · 14,0" in forecast(pilot) and len(choices(pilot)) == 3)
-        await pilot.press("down")
-
-    folder = tmp_path / "folder"
-    (folder / "data").mkdir(parents=True)
-    (folder / "notes.txt").write_text("The moon does it.\n")
-    (folder / "tides.py").touch()
-    monkeypatch.chdir(folder)
-    assert snap_compare(make_app(), terminal_size=size, run_before=run_before)

@@ -178,18 +178,6 @@ async def test_the_theme_of_16_colours_has_no_other(make_app: MakeApp) -> None:
         assert all(colour.is_system_defined for colour in colours)
 
 
-@pytest.mark.parametrize("theme", ["glass", "glass-light"])
-@pytest.mark.parametrize("size", SIZES)
-def test_settings_look(snap_compare: Any, make_app: MakeApp, steady: None, size: tuple[int, int], theme: str) -> None:
-    async def run_before(pilot: Pilot[None]) -> None:
-        await opened(pilot)
-        await pilot.press("down", "down", "enter")
-        await pilot.pause(0.1)
-
-    app = make_app(settings={"theme": theme, "kv": "ring", "temperature": 0.2})
-    assert snap_compare(app, terminal_size=size, run_before=run_before)
-
-
 def test_settings_look_in_16_colours(snap_compare: Any, make_app: MakeApp, steady: None) -> None:
     async def run_before(pilot: Pilot[None]) -> None:
         await opened(pilot)
