@@ -60,6 +60,8 @@ class Engine:
         weights: Precision = "auto",
         loras: Ids[tuple[str | Path, float]] = (),
         taken: int = 0,
+        gpu_layers: int | None = None,
+        kv_device: Literal["webgpu", "cpu"] = "webgpu",
         progress: Progress = no_progress,
     ) -> Engine:
         """Open a model by path, catalogue name or hub name; it is fetched where it is not on this machine.
@@ -69,11 +71,24 @@ class Engine:
         `extend_context`. `dtype` is that of stored activations and KV; sums are always f32. `kernels` holds
         "prefer:NAME" or "force:NAME". `gpu_memory` limits what may be allocated there, in bytes. `weights` quantises
         matrices that the file holds as floats (inference.weights). `loras` are adapters as for `set_loras`. `taken` are
-        bytes that another engine needs of the same memory. `progress` hears Loading and Notice, and may raise
-        Cancelled. Raises the errors of inference.errors.
+        bytes that another engine needs of the same memory. On WebGPU, `gpu_layers` is how many of the first layers run
+        there, the rest on the CPU; None is as many as fit. With `kv_device` "cpu", keys, values and attention of those
+        layers are on the CPU as well. `progress` hears Loading and Notice, and may raise Cancelled. Raises the errors
+        of inference.errors.
         """
         options = OpenOptions(
-            device, context, extend_context, dtype, tuple(kernels), gpu_memory, kv, weights, tuple(loras), taken
+            device,
+            context,
+            extend_context,
+            dtype,
+            tuple(kernels),
+            gpu_memory,
+            kv,
+            weights,
+            tuple(loras),
+            taken,
+            gpu_layers,
+            kv_device,
         )
         return cls(open_model(path_or_name, options, progress))
 

@@ -15,6 +15,7 @@ from inference.units import format_bytes
 if TYPE_CHECKING:
     from inference.kv.layout import LayerGroup
     from inference.model_files import ModelFiles
+    from inference.plan.place import Placement
 
 CPU_WEIGHT_BYTES = 4
 """The NumPy executor holds every weight in f32."""
@@ -94,12 +95,15 @@ def fit_by_size(file_bytes: int, parameters: int, device: str) -> Fit:
     return Fit(file_bytes) if device else Fit()
 
 
-def fit_table(files: ModelFiles, context: int, kv: str, target: FitTarget) -> FitTable:
-    """The table of a model that is on this machine, by its description alone; no weight is read.
+def fit_table(
+    files: ModelFiles, context: int, kv: str, target: FitTarget, placement: Placement | None = None
+) -> FitTable:
+    """The table of a model that is on this machine, by its description alone; no weight is read. With a `placement`,
+    that of the part which it gives the target.
 
     Raises the errors of a model that cannot be used: BadModelFile, UnsupportedModel, LayoutUnavailable.
     """
-    return _Model(files, target).table(context, kv)
+    return _Model(files, target, placement).table(context, kv)
 
 
 def require_fit(files: ModelFiles, context: int, kv: str, target: FitTarget) -> None:
@@ -119,16 +123,20 @@ def advice(files: ModelFiles, context: int, kv: str, target: FitTarget) -> str:
 class _Model:
     """A model on a target: what it needs whatever the context is worked out once."""
 
-    def __init__(self, files: ModelFiles, target: FitTarget) -> None:
+    def __init__(self, files: ModelFiles, target: FitTarget, placement: Placement | None = None) -> None:
         self.files = files
         self.target = target
-        self._fixed = _model_needs(files, target)
+        self._placement = placement
+        self._fixed = _model_needs(files, target, placement)
 
     def table(self, context: int, kv: str) -> FitTable:
         # NumPy, which whoever only lists models does not need.
         from inference.kv.choose import choose_layouts
+        from inference.placement import groups_on
 
         groups = choose_layouts(self.files.config, kv)
+        if self._placement is not None:
+            groups = groups_on(groups, self._placement, self.target.device)
         varying = _context_needs(self.files, groups, context, self.target)
         rows = self._fixed.rows + varying.rows
         in_order = tuple(row for part in PARTS for row in rows if row.part == part)
@@ -143,14 +151,14 @@ class _Model:
             return False
 
 
-def _model_needs(files: ModelFiles, target: FitTarget) -> Needs:
+def _model_needs(files: ModelFiles, target: FitTarget, placement: Placement | None) -> Needs:
     if target.caps is None:
         from inference.cpu import needs as cpu
 
-        return cpu.model_needs(files.config, files.store)
+        return cpu.model_needs(files.config, files.store, placement)
     from inference.gpu import needs as gpu
 
-    return gpu.model_needs(files.config, files.store, target.caps, target.dtype, target.kv_dtype)
+    return gpu.model_needs(files.config, files.store, target.caps, target.dtype, target.kv_dtype, placement)
 
 
 def _context_needs(files: ModelFiles, groups: tuple[LayerGroup, ...], context: int, target: FitTarget) -> Needs:

@@ -28,6 +28,8 @@ class FitTarget:
     caps: DeviceCaps | None = None
     dtype: DType = "f32"
     kv_dtype: DType = "f32"
+    shared: bool = False
+    """Whether an adapter's memory is the machine's."""
 
     def beside(self, taken: int) -> FitTarget:
         """The target as it is where another engine needs `taken` bytes of its memory."""
@@ -56,7 +58,8 @@ def webgpu_target(caps: DeviceCaps, adapter_type: str, dtype: str, gpu_memory: i
         memory, source = physical_bytes(), "the machine"
     if memory is None:
         source = "WebGPU does not tell how much memory the adapter has; --gpu-memory sets a limit"
-    return FitTarget("webgpu", caps.name, memory, source, caps, *storage_dtypes(dtype, caps.f16, caps.software))
+    dtypes = storage_dtypes(dtype, caps.f16, caps.software)
+    return FitTarget("webgpu", caps.name, memory, source, caps, *dtypes, shared=adapter_type in SHARED_TYPES)
 
 
 def find_target(device: str, dtype: str = "auto", gpu_memory: int | None = None) -> FitTarget:

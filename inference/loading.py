@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from inference import hub
 from inference.catalog import load_catalog
+from inference.choose_placement import choose_placement
 from inference.errors import BadAdapter, ContextFull, DeviceUnavailable
 from inference.events import Loading, Notice
 from inference.executor import Executor
-from inference.fit import require_fit
 from inference.fit_target import FitTarget, cpu_target, webgpu_target
 from inference.formats.gguf import GGUFFile
 from inference.kernels.base import parse_preference
@@ -26,6 +26,9 @@ from inference.lora.read import read_adapter
 from inference.model_files import ModelFiles, open_files
 from inference.model_text import ModelText, text_from_folder, text_from_gguf
 from inference.models.config import ModelConfig
+from inference.placement import describe, groups_on, split_groups
+from inference.plan.ops import Device as PlanDevice
+from inference.plan.place import Placement
 from inference.weights import Precision, WeightStore
 
 Device = Literal["auto", "webgpu", "cpu"]
@@ -49,6 +52,8 @@ class OpenOptions:
     weights: Precision = "auto"
     loras: tuple[tuple[str | Path, float], ...] = ()
     taken: int = 0
+    gpu_layers: int | None = None
+    kv_device: PlanDevice = "webgpu"
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ class EngineInfo:
     load_s: float
     notices: tuple[str, ...] = ()
     software: bool = False
+    placement: str = ""
+    """What runs where, of a model that is split between devices."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +124,11 @@ def open_parts(
     choice = choose_device(options.device)
     groups = choose_layouts(config, options.kv)
     target = fit_target(choice, options)
-    require_fit(files, context, options.kv, target)
-    executor, dtype = make_executor(config, files.store, choice, groups, target, options, notices)
+    placement = choose_placement(files, context, options.kv, target, options.gpu_layers, options.kv_device)
+    notices += placement_notices(placement, choice, options)
+    if "webgpu" not in placement.devices and choice.device == "webgpu":
+        choice = DeviceChoice("cpu", placement.reason)
+    executor, dtype = make_executor(config, files.store, choice, placement, groups, target, options, notices)
     try:
         executor.load(weights_loaded)
         notices += text.result().notices
@@ -134,13 +144,14 @@ def open_parts(
         adapter=executor.adapter,
         device_reason=choice.reason,
         dtype=dtype,
-        kv_layout=describe_groups(groups),
+        kv_layout=describe_groups(split_groups(groups, placement)),
         context=context,
         num_layers=config.num_layers,
         vocab_size=config.vocab_size,
         load_s=time.perf_counter() - start,
         notices=tuple(notices),
         software=choice.device == "webgpu" and choice.report.software,
+        placement=describe(placement) if placement.split else "",
     )
     for notice in notices:
         progress(Notice(notice))
@@ -233,10 +244,26 @@ def fit_target(choice: DeviceChoice, options: OpenOptions) -> FitTarget:
     return target.beside(options.taken)
 
 
+def placement_notices(placement: Placement, choice: DeviceChoice, options: OpenOptions) -> list[str]:
+    """What to tell about where the model runs, beyond its device."""
+    if choice.device == "cpu":
+        asked = [("--gpu-layers", options.gpu_layers is not None), ("--kv-device", options.kv_device == "cpu")]
+        return [f"{name} has no effect on the CPU" for name, given in asked if given and options.gpu_layers != 0]
+    layers, notices = len(placement.layers), []
+    if options.gpu_layers is not None and options.gpu_layers > layers:
+        notices.append(f"--gpu-layers {options.gpu_layers}: the model has {layers} layers")
+    if placement.split:
+        notices.append(f"split, tokens are sampled on the CPU: {describe(placement)} ({placement.reason})")
+    elif "webgpu" not in placement.devices:
+        notices.append(f"all runs on the CPU: {placement.reason}")
+    return notices
+
+
 def make_executor(
     config: ModelConfig,
     store: WeightStore,
     choice: DeviceChoice,
+    placement: Placement,
     groups: Sequence[LayerGroup],
     target: FitTarget,
     options: OpenOptions,
@@ -255,18 +282,31 @@ def make_executor(
     from inference.gpu.executor import WebGpuExecutor
 
     dtype, kv_dtype = target.dtype, target.kv_dtype
-    executor = WebGpuExecutor(
+    from inference.cpu.kernels import NAMES as CPU_KERNELS
+
+    for_gpu = [each for each in preferences if not placement.split or each.name not in CPU_KERNELS]
+    gpu = WebGpuExecutor(
         config,
         store,
         choice.adapter,
         choice.report,
-        groups,
+        groups_on(groups, placement, "webgpu"),
         dtype=dtype,
         kv_dtype=kv_dtype,
-        preferences=preferences,
+        preferences=for_gpu,
         memory_limit=None if options.gpu_memory is None else target.memory,
+        placement=placement,
     )
-    return executor, dtype if dtype == kv_dtype else f"{dtype}, KV {kv_dtype}"
+    dtypes = dtype if dtype == kv_dtype else f"{dtype}, KV {kv_dtype}"
+    if not placement.split:
+        return gpu, dtypes
+    from inference.cpu.executor import NumpyExecutor
+    from inference.split_executor import SplitExecutor
+
+    for_cpu = [each for each in preferences if each not in for_gpu]
+    on_cpu = groups_on(groups, placement, "cpu")
+    cpu = NumpyExecutor(config, store, on_cpu, preferences=for_cpu, placement=placement)
+    return SplitExecutor(cpu, gpu, placement), dtypes if dtype == "f32" else f"{dtypes}, on the CPU f32"
 
 
 def no_progress(_: Loading | Notice) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+from inference.kv.layout import LayerGroup
 from inference.plan.ops import DEVICES, Device
 from inference.plan.place import Placement, whole
 
@@ -20,6 +24,21 @@ def first_layers(
     attention = tuple[Device, ...]("cpu" if kv_device == "cpu" else layer for layer in layers)
     head = head or layers[-1]
     return Placement(head, layers, attention, head, reason)
+
+
+def groups_on(groups: Sequence[LayerGroup], placement: Placement, device: Device) -> tuple[LayerGroup, ...]:
+    """The layers of `groups` whose caches are on `device`."""
+    found = []
+    for group in groups:
+        if layers := tuple(layer for layer in group.layers if placement.attention[layer] == device):
+            found.append(replace(group, layers=layers, device=device if placement.split else ""))
+    return tuple(found)
+
+
+def split_groups(groups: Sequence[LayerGroup], placement: Placement) -> list[LayerGroup]:
+    """The groups by device, in the order of their first layers."""
+    parts = [part for device in DEVICES for part in groups_on(groups, placement, device)]
+    return sorted(parts, key=lambda group: group.layers)
 
 
 def describe(placement: Placement) -> str:

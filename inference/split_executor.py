@@ -16,21 +16,13 @@ from inference.executor import SampleRequest, StepCost, StepTimes, check_batch, 
 from inference.gpu.executor import WebGpuExecutor
 from inference.kv.layout import KvCache, LayerGroup
 from inference.lora.adapter_set import AdapterSet
+from inference.placement import groups_on
 from inference.plan.explain import PlanRow, explain
 from inference.plan.ops import Device, Logits, Op
 from inference.plan.place import Placement, part_on
 from inference.sampler import sample
 from inference.sampling import Sampled, Sampling
 from inference.segments import Appended, RunSegment, Values, asked_for, run_step
-
-
-def groups_on(groups: Sequence[LayerGroup], placement: Placement, device: Device) -> tuple[LayerGroup, ...]:
-    """The layers of `groups` whose caches are on `device`."""
-    found = []
-    for group in groups:
-        if layers := tuple(layer for layer in group.layers if placement.attention[layer] == device):
-            found.append(replace(group, layers=layers, device=device))
-    return tuple(found)
 
 
 class SplitExecutor:

@@ -12,15 +12,18 @@ from inference.models.config import ModelConfig
 from inference.needs import Need, Needs
 from inference.plan.build import build
 from inference.plan.fuse import fuse
+from inference.plan.place import Placement, part_on, place, whole
 from inference.rope import table_bytes
 from inference.weights import WeightStore
 
 
-def model_needs(config: ModelConfig, store: WeightStore) -> Needs:
+def model_needs(config: ModelConfig, store: WeightStore, placement: Placement | None = None) -> Needs:
     """What the model takes whatever the context: weights in f32, exact to the byte, and the results of all operations
-    of a step, each kept for as long as it is read. Raises BadModelFile where a weight is missing."""
+    of a step, each kept for as long as it is read. With a `placement`, what the CPU's part of the model takes.
+    Raises BadModelFile where a weight is missing."""
     store.check(build(config, 1, "last"))
-    plan = fuse(build(config, PREFILL_CHUNK, "last"), store.formats)
+    fused = fuse(build(config, PREFILL_CHUNK, "last"), store.formats)
+    plan = part_on(place(fused, placement or whole("cpu", config.num_layers)), "cpu")
     weights = {store.storage(ref): ref.rows * ref.columns * 4 for op in plan.ops for ref in op.weights}
     return Needs(
         (
@@ -40,10 +43,11 @@ def context_needs(config: ModelConfig, groups: Sequence[LayerGroup], context: in
         Need("KV cache", describe_group(store.group), store.stats(0, context).capacity_bytes) for store in cache.stores
     ]
     rows = min(PREFILL_CHUNK, context)
-    keys = max(min(context, (layer.window or context) + rows - 1) for layer in config.layers)
+    layers = [config.layers[layer] for group in groups for layer in group.layers]
+    keys = max((min(context, (layer.window or context) + rows - 1) for layer in layers), default=0)
     # (H, T, S) scores, and the layer's keys and values (K, S, E) gathered from their pages.
     attention = config.num_heads * rows * keys * 4 + 2 * config.kv_size * keys * 4
-    ropes = {layer.rope for layer in config.layers}
+    ropes = {layer.rope for layer in layers}
     needs += [
         Need("scratch", "attention", attention),
         Need("scratch", "rope tables", sum(table_bytes(rope, context) for rope in ropes)),

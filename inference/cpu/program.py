@@ -50,7 +50,9 @@ def activation_bytes(plan: Plan) -> int:
     held: dict[str, int] = {}
     most = 0
     for op, done in zip(plan.ops, last_reads(plan), strict=True):
-        held[op.output.name] = op.output.rows * op.output.columns * ITEMSIZE[op.output.dtype]
+        # Inputs that no operation of the plan makes come from the other device.
+        for tensor in (op.output, *(tensor.storage for tensor in op.inputs)):
+            held[tensor.name] = tensor.rows * tensor.columns * ITEMSIZE[tensor.dtype]
         most = max(most, sum(held.values()))
         for name in done:
             held.pop(name)

@@ -20,6 +20,7 @@ from inference.needs import Need, Needs
 from inference.plan.build import build
 from inference.plan.fuse import fuse
 from inference.plan.ops import DType
+from inference.plan.place import Placement, part_on, place, whole
 from inference.rope import table_bytes
 from inference.weights import WeightStore
 
@@ -62,8 +63,16 @@ class CountingDevice:
         return _Ignoring()
 
 
-def model_needs(config: ModelConfig, store: WeightStore, caps: DeviceCaps, dtype: DType, kv_dtype: DType) -> Needs:
-    """What the model takes whatever the context: weights by format, exact to the byte, and scratch.
+def model_needs(
+    config: ModelConfig,
+    store: WeightStore,
+    caps: DeviceCaps,
+    dtype: DType,
+    kv_dtype: DType,
+    placement: Placement | None = None,
+) -> Needs:
+    """What the model takes whatever the context: weights by format, exact to the byte, and scratch. With a
+    `placement`, what WebGPU's part of the model takes.
 
     The scratch is that of all steps that a chat may take. Plans are made for one row and for the most; what lies
     between is taken to grow evenly. Raises BadModelFile where a weight is missing, DoesNotFit for rows that no
@@ -71,7 +80,9 @@ def model_needs(config: ModelConfig, store: WeightStore, caps: DeviceCaps, dtype
     """
     store.check(build(config, 1, "last"))
     rows = step_rows(caps)
-    decode, prefill = (fuse(build(config, count, "last", True, dtype, kv_dtype), store.formats) for count in (1, rows))
+    placement = placement or whole("webgpu", config.num_layers)
+    fused = (fuse(build(config, count, "last", True, dtype, kv_dtype), store.formats) for count in (1, rows))
+    decode, prefill = (part_on(place(plan, placement), "webgpu") for plan in fused)
     device = CountingDevice()
     pool = BufferPool(device, UNLIMITED)
     weights = DeviceWeights(store, pool, caps.max_binding)
@@ -117,6 +128,6 @@ def context_needs(
     ]
     if growth := pool.peak - pool.bytes["kv"]:
         needs.append(Need("KV cache", "copies while it grows", growth))
-    ropes = {layer.rope for layer in config.layers}
+    ropes = {config.layers[layer].rope for group in groups for layer in group.layers}
     needs.append(Need("scratch", "rope tables", sum(table_bytes(rope, context) for rope in ropes)))
     return Needs(tuple(needs), device.largest)

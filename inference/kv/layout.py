@@ -165,7 +165,7 @@ class KvCache(Generic[AnyStore]):
 
 def describe_groups(groups: Sequence[LayerGroup]) -> str:
     """ "paged" where all layers share it, else "ring (15 layers), paged (3 layers)"."""
-    if len(groups) == 1:
+    if len(groups) == 1 and not groups[0].device:
         return groups[0].layout
     return ", ".join(map(describe_group, groups))
 

@@ -18,7 +18,7 @@ from inference.kernels.base import KernelPreference
 from inference.kv.choose import choose_layouts
 from inference.models.config import ModelConfig
 from inference.models.families import config_from_gguf, config_from_hf
-from inference.placement import first_layers
+from inference.placement import first_layers, groups_on
 from inference.plan.ops import DEVICES, Device, Logits
 from inference.weights import WeightStore
 
@@ -63,7 +63,7 @@ def open_split(path: Path, gpu_layers: int, kv_device: Device, kv: str = "auto",
     """Both devices over a model as in `open_store`: that many layers on WebGPU; the CPU's matmuls are the reference."""
     from inference.gpu.device import choose_adapter
     from inference.gpu.executor import WebGpuExecutor
-    from inference.split_executor import SplitExecutor, groups_on
+    from inference.split_executor import SplitExecutor
 
     config, store = open_store(path)
     placement = first_layers(config.num_layers, gpu_layers, kv_device)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from inference.errors import (
 from inference.events import Loading, Notice
 from inference.gpu import executor
 from inference.gpu.device import DeviceCaps
+from inference.plan.place import whole
 from inference.sequence import Sequence
 from tests.inference.gguf_variants import rewrite
 from tests.inference.replies import GREEDY, IDS, ids_of, reply
@@ -234,8 +236,59 @@ def test_a_kernel_that_does_not_exist(llama: Path) -> None:
 @pytest.mark.gpu
 def test_too_little_memory_for_the_weights(llama: Path) -> None:
     with pytest.raises(DoesNotFit, match="does not fit") as caught:
-        Engine.open(llama, device="webgpu", gpu_memory=100_000)
+        Engine.open(llama, device="webgpu", gpu_memory=100_000, gpu_layers=4)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kv_device", ["webgpu", "cpu"])
+def test_as_many_layers_as_fit_a_small_memory(llama: Path, kv_device: Literal["webgpu", "cpu"]) -> None:
+    """The split is told and shown, WebGPU stays within its memory up to the last token, and the reply is the same."""
+    limit, context = 1_400_000 if kv_device == "webgpu" else 480_000, 1030
+    engine = Engine.open(
+        llama, device="webgpu", dtype="f32", context=context, extend_context=True, gpu_memory=limit, kv_device=kv_device
+    )
+    info = engine.info
+    assert info.device == "webgpu" and re.fullmatch(r"webgpu: [123] of 4 layers; cpu: .*", info.placement)
+    (notice,) = info.notices
+    assert info.placement in notice and "sampled on the CPU" in notice and "of --gpu-memory" in notice
+    rows = engine.plan("decode")
+    assert {row.device for row in rows if row.kind == "matmul"} == {"webgpu", "cpu"}
+    assert {row.device for row in rows if row.kind == "attention"} == {"cpu", kv_device}
+    ids = [(7 * i) % 500 for i in range(context)]
+    sequence = engine.sequence()
+    sequence.set_ids(ids[:-1])
+    cpu = Engine.open(llama, device="cpu", context=context, extend_context=True)
+    np.testing.assert_allclose(sequence.append(ids[-1:]), cpu.logits(ids, [context - 1])[0], atol=1e-4)
+    assert engine.memory().bytes_by_device["webgpu"] <= limit
+    assert sequence.kv_stats().tokens == context and len(sequence.kv_map()) == len(sequence.kv_stats().groups)
+    cpu.close()
+    engine.close()
+
+
+@pytest.mark.gpu
+def test_where_not_one_layer_fits_all_runs_on_the_cpu_and_this_is_told(llama: Path) -> None:
+    engine = Engine.open(llama, device="webgpu", gpu_memory=100_000)
+    assert (engine.info.device, engine.info.adapter, engine.info.placement) == ("cpu", "NumPy", "")
+    assert "not one layer has room on webgpu" in engine.info.device_reason
+    assert any("all runs on the CPU" in notice for notice in engine.info.notices)
+    engine.close()
+
+
+@pytest.mark.gpu
+def test_more_layers_than_there_are_and_none(llama: Path) -> None:
+    every = Engine.open(llama, device="webgpu", gpu_layers=40)
+    assert every.info.device == "webgpu" and every.info.notices == ("--gpu-layers 40: the model has 4 layers",)
+    every.close()
+    none = Engine.open(llama, device="webgpu", gpu_layers=0)
+    assert none.info.device == "cpu" and none.info.device_reason == "--gpu-layers 0 was asked for"
+    none.close()
+
+
+def test_layers_for_webgpu_have_no_effect_on_the_cpu(llama: Path) -> None:
+    engine = Engine.open(llama, device="cpu", gpu_layers=2, kv_device="cpu")
+    assert engine.info.notices == ("--gpu-layers has no effect on the CPU", "--kv-device has no effect on the CPU")
+    engine.close()
 
 
 @pytest.mark.gpu
@@ -244,7 +297,7 @@ def test_too_little_memory_to_grow_leaves_the_cache_as_it_was(
     llama: Path, kv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Such a model is refused when it is opened; the cache has to bear it all the same.
-    monkeypatch.setattr("inference.loading.require_fit", lambda *_: None)
+    monkeypatch.setattr("inference.loading.choose_placement", lambda *_: whole("webgpu", 4))
     measured = Engine.open(llama, device="webgpu", kv=kv, dtype="f32", context=3000, extend_context=True)
     sequence = measured.sequence()
     sequence.append(IDS)

@@ -97,6 +97,6 @@ def test_what_does_not_fit_is_refused_before_it_is_made(monkeypatch: pytest.Monk
 
 @pytest.mark.gpu
 def test_what_does_not_fit_a_gpu_is_told_with_what_would_do() -> None:
-    options = replace(OPTIONS, device="webgpu", weights="f16", gpu_memory=11 * 2**19, context=None)
+    options = replace(OPTIONS, device="webgpu", weights="f16", gpu_memory=11 * 2**19, context=None, gpu_layers=99)
     with pytest.raises(DoesNotFit, match="it would with --context"):
         open_random("tiny", options, shapes={"tiny": TINY_SHAPE})
