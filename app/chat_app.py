@@ -102,6 +102,7 @@ class ChatApp(App[None]):
         self._engine.shutdown()
         self._chat.conversation.leave()
         self._chat.alternatives.leave()
+        self._chat.twin.leave()
 
     def action_models(self) -> None:
         """Open the model menu."""
@@ -201,6 +202,7 @@ class ChatApp(App[None]):
         yield SystemCommand(
             "Alternatives", "Several replies to the last question at once", partial(chat.alternatives.run, "")
         )
+        yield SystemCommand("Twin lanes", "Two configurations side by side", partial(chat.twin.run, ""))
         yield SystemCommand("Fork", "Go on in a conversation of its own", chat.history.fork)
         yield SystemCommand("Branch before", "Show the branch before this one", partial(chat.messages.branch, -1))
         yield SystemCommand("Branch after", "Show the branch after this one", partial(chat.messages.branch, 1))

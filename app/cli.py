@@ -272,7 +272,7 @@ def _screen(given: Given, sources: Sources) -> int:
     )
     engine = EngineThread(
         partial(resolve_usable_model, catalog=catalog, store=models),
-        lambda path, kv, progress: _open(path, given | {"kv": kv, "loras": ()}, progress),
+        lambda path, kv, progress, **options: _open(path, given | {"kv": kv, "loras": ()} | options, progress),
         partial(resolve_adapter, store=models),
     )
     list_models, find_fit = partial(model_entries, catalog, models), FitFinder(engine_options(given))

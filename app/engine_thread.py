@@ -11,193 +11,57 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from app.engine_protocol import EngineLike, InfoLike, Message, SequenceLike
-from app.token_count import CountTokens, TokenCounter, TokensCounted
+from app.engine_events import (
+    AppEvent,
+    ChangeLoras,
+    Command,
+    Failed,
+    Generate,
+    GenerateMany,
+    KernelsMeasured,
+    Load,
+    Loaded,
+    LoadStarted,
+    LorasChanged,
+    ManyEvent,
+    MeasureKernels,
+    ReplyEvent,
+    ReplyStarted,
+    Unloaded,
+)
+from app.engine_protocol import EngineLike, Message, SequenceLike
+from app.token_count import CountTokens, TokenCounter
+from app.twin_engine import GapEvent, GenerateTwin, SecondLane, SetTwin, TwinSet
 from inference.errors import Cancelled, GlasschatError
-from inference.events import Event, Finished, KvMapGroup, KvStats, Loading, MemoryStats, Notice
-from inference.sampling import Sampling
-from inference.thinking import ThinkingMarks
-from inference.vocabulary import Vocabulary
+from inference.events import Finished, Loading, Notice
+from inference.twin_events import LaneEvent
 
 if TYPE_CHECKING:
-    from inference.lora.adapter_set import AppliedAdapter
-    from inference.op_times import OpTimes
-    from inference.plan.explain import PlanRow
+    pass
 
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[Loading | Notice], None]
 
 
-@dataclass(frozen=True)
-class Load:
-    """Load a model by name or path with a KV layout by name, in place of the one loaded now."""
-
-    model: str
-    kv: str = "auto"
-
-
-@dataclass(frozen=True)
-class Generate:
-    """Answer `messages`; the events of the reply carry `reply`. `begun` is what there is of the answer already."""
-
-    reply: int
-    messages: tuple[Message, ...]
-    sampling: Sampling
-    max_tokens: int | None = None
-    begun: str = ""
-
-
-@dataclass(frozen=True)
-class GenerateMany:
-    """Answer `messages` with each of `samplings` at once; the events carry `number` and the place of the sampling."""
-
-    number: int
-    messages: tuple[Message, ...]
-    samplings: tuple[Sampling, ...]
-    max_tokens: int | None = None
-
-
-@dataclass(frozen=True)
-class ChangeLoras:
-    """Give LoRA adapters these strengths; None drops one, a name that is not loaded loads one. All others stay.
-
-    A name is the path of a loaded adapter, or whatever `resolve_adapter` takes.
-    """
-
-    strengths: tuple[tuple[str, float | None], ...]
-
-
-@dataclass(frozen=True)
-class MeasureKernels:
-    """Time each operation of that plan once."""
-
-    phase: Literal["decode", "prefill"]
-
-
-Command = Load | Generate | GenerateMany | ChangeLoras | MeasureKernels
-
-
-@dataclass(frozen=True)
-class LoadStarted:
-    """A load has begun; `Loading` and `Notice` events follow, then `Loaded` or `Failed`."""
-
-    model: str
-
-
-@dataclass(frozen=True)
-class Unloaded:
-    """The model that was loaded is closed and its memory given back."""
-
-    model: str
-    freed_bytes: int
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A model is ready. `source` and `layout` are what was asked for, `title` is what to call the model.
-
-    `thinks` tells whether it can think before it answers.
-    """
-
-    source: str
-    layout: str
-    title: str
-    info: InfoLike
-    vocabulary: Vocabulary
-    thinks: bool
-    decode: tuple[PlanRow, ...]
-    prefill: tuple[PlanRow, ...]
-    memory: MemoryStats
-    kv: KvStats
-    kv_map: tuple[KvMapGroup, ...]
-
-
-@dataclass(frozen=True)
-class LorasChanged:
-    """These adapters are in use from now on, with these plans and these bytes."""
-
-    adapters: tuple[AppliedAdapter, ...]
-    decode: tuple[PlanRow, ...]
-    prefill: tuple[PlanRow, ...]
-    memory: MemoryStats
-    kv: KvStats
-
-
-@dataclass(frozen=True)
-class KernelsMeasured:
-    """What the operations of a plan took."""
-
-    times: OpTimes
-
-
-@dataclass(frozen=True)
-class ReplyStarted:
-    """A reply begins. `marks` enclose a thought; `thinking` says that the prompt has opened one already."""
-
-    marks: ThinkingMarks | None
-    thinking: bool
-
-
-@dataclass(frozen=True)
-class ReplyEvent:
-    """One event of the reply that `Generate.reply` numbered: `ReplyStarted`, then those of the engine."""
-
-    reply: int
-    event: ReplyStarted | Event
-
-
-@dataclass(frozen=True)
-class ManyEvent:
-    """One event of the reply `index` of those that `GenerateMany.number` asked for."""
-
-    number: int
-    index: int
-    event: ReplyStarted | Event
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A command ended with an error. `cancelled` means that the person asked for it."""
-
-    command: Command
-    message: str
-    cancelled: bool = False
-
-
-AppEvent = (
-    LoadStarted
-    | Loading
-    | Notice
-    | Unloaded
-    | Loaded
-    | LorasChanged
-    | KernelsMeasured
-    | ReplyEvent
-    | ManyEvent
-    | TokensCounted
-    | Failed
-)
-
-
 class EngineThread:
     """Runs commands one after another on its own thread.
 
     `resolve` turns a model's name into a local path, fetching it if needed, and refuses a model or a KV layout that
-    cannot be used; `open_engine` loads that path with that layout. Both report through the callback and stop when it
-    raises `Cancelled`; `resolve` can also ask. `resolve_adapter` turns the name of a LoRA adapter into a local path in
-    the same way. The old model is closed only once the new one's file is here, and before the new one is opened: two
-    never share the memory.
+    cannot be used; `open_engine` loads that path with that layout, and with further options of Engine.open by name.
+    Both report through the callback and stop when it raises `Cancelled`; `resolve` can also ask. `resolve_adapter`
+    turns the name of a LoRA adapter into a local path in the same way. The old model is closed only once the new one's
+    file is here, and before the new one is opened: two never share the memory, but for the lanes of a twin.
     """
 
     def __init__(
         self,
         resolve: Callable[[str, str, Progress, Callable[[], bool]], str],
-        open_engine: Callable[[str, str, Progress], EngineLike[Any]],
+        open_engine: Callable[..., EngineLike[Any]],
         resolve_adapter: Callable[[str, Progress, Callable[[], bool]], str],
     ) -> None:
         self._resolve = resolve
@@ -208,6 +72,8 @@ class EngineThread:
         self._stops: deque[threading.Event] = deque()
         self._engine: EngineLike[Any] | None = None
         self._sequence: SequenceLike | None = None
+        self._second: SecondLane | None = None
+        self._kv = "auto"
         self._counter = TokenCounter(self._events.append)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -256,6 +122,10 @@ class EngineThread:
                         self._generate(command, stop)
                     case GenerateMany():
                         self._generate_many(command, stop)
+                    case SetTwin():
+                        self._set_twin(command, stop)
+                    case GenerateTwin():
+                        self._generate_twin(command, stop)
                     case ChangeLoras():
                         self._change_loras(command, stop)
                     case MeasureKernels():
@@ -270,6 +140,7 @@ class EngineThread:
                 self._events.append(Failed(command, text))
             finally:
                 self._stops.popleft()
+        self._end_twin()
         self._close()
 
     def _progress(self, what: str, stop: threading.Event) -> Progress:
@@ -285,6 +156,7 @@ class EngineThread:
         self._events.append(LoadStarted(command.model))
         path = self._resolve(command.model, command.kv, progress, stop.is_set)
         if self._engine is not None:
+            self._end_twin()
             memory, name = self._engine.memory(), self._engine.info.model
             self._close()
             freed = memory.weights_bytes + memory.kv_bytes + memory.scratch_bytes + memory.staging_bytes
@@ -308,28 +180,26 @@ class EngineThread:
         except BaseException:
             engine.close()
             raise
-        self._engine, self._sequence = engine, sequence
+        self._engine, self._sequence, self._kv = engine, sequence, command.kv
         self._counter.use(engine)
         # What stays until the model goes need not be looked through for garbage: that would hold up keys for 0.1 s.
         gc.freeze()
         self._events.append(loaded)
 
-    def _begin(self, messages: tuple[Message, ...]) -> tuple[EngineLike[Any], ReplyStarted]:
-        """The engine, and what there is to know of its replies to `messages`."""
-        if self._engine is None:
-            raise GlasschatError("No model is loaded; choose one from the menu.")
-        marks = self._engine.thinking
-        thinking = marks is not None and marks.opened_by(self._engine.render(messages))
-        return self._engine, ReplyStarted(marks, thinking)
+    def _loaded(self, else_told: str) -> tuple[EngineLike[Any], Any]:
+        """The engine and the conversation's sequence; without a model, tells so, and what besides."""
+        if self._engine is None or self._sequence is None:
+            raise GlasschatError(f"No model is loaded; {else_told}")
+        return self._engine, self._sequence
 
     def _generate(self, command: Generate, stop: threading.Event) -> None:
-        engine, started = self._begin(command.messages)
-        self._events.append(ReplyEvent(command.reply, started))
+        engine, sequence = self._loaded("choose one from the menu.")
+        self._events.append(ReplyEvent(command.reply, _started(engine, command.messages)))
         events = engine.generate(
             list(command.messages),
             command.sampling,
             max_tokens=command.max_tokens,
-            sequence=self._sequence,
+            sequence=sequence,
             begun=command.begun,
         )
         for event in events:
@@ -339,37 +209,73 @@ class EngineThread:
                 engine.cancel()
 
     def _generate_many(self, command: GenerateMany, stop: threading.Event) -> None:
-        engine, started = self._begin(command.messages)
-        count = len(command.samplings)
+        engine, sequence = self._loaded("choose one from the menu.")
+        started, count = _started(engine, command.messages), len(command.samplings)
         for index in range(count):
             self._events.append(ManyEvent(command.number, index, started))
         # The conversation's own sequence has most of the prompt already: one of them goes on there.
-        sequences = [self._sequence, *[None] * (count - 1)]
+        sequences = [sequence, *[None] * (count - 1)]
         prompts = [list(command.messages)] * count
         for index, event in engine.generate_many(prompts, command.samplings, command.max_tokens, sequences):
             self._events.append(ManyEvent(command.number, index, event))
             if stop.is_set() and not isinstance(event, Finished):
                 engine.cancel()
 
+    def _set_twin(self, command: SetTwin, stop: threading.Event) -> None:
+        engine, sequence = self._loaded("lanes differ from the one that answers.")
+        self._end_twin()
+        if (changes := command.changes) is None:
+            return
+        path, kv = engine.info.path, changes.kv or self._kv
+        progress = self._progress(changes.model or engine.info.model, stop)
+        if changes.model:
+            path = self._resolve(changes.model, kv, progress, stop.is_set)
+        # The chat's adapters are for its own model.
+        strengths = self._strengths(changes.loras, {} if changes.model else _in_use(engine), stop)
+        open_own = partial(self._open, path, kv, progress)
+        self._second = SecondLane(changes, engine, sequence, tuple(strengths.items()), open_own)
+        self._events.append(self._second.told())
+
+    def _end_twin(self) -> None:
+        second, self._second = self._second, None
+        if second is not None:
+            second.close()
+            self._events.append(TwinSet(None))
+
+    def _generate_twin(self, command: GenerateTwin, stop: threading.Event) -> None:
+        engine, sequence = self._loaded("choose one from the menu.")
+        assert self._second is not None  # who asks for it has heard of it
+        for index, each in enumerate((engine, self._second.engine)):
+            self._events.append(ManyEvent(command.number, index, _started(each, command.messages)))
+        for event in self._second.events(engine, sequence, command):
+            if isinstance(event, LaneEvent):
+                self._events.append(ManyEvent(command.number, event.lane, event.event))
+            else:
+                self._events.append(GapEvent(command.number, event))
+            if stop.is_set():
+                engine.cancel()
+
     def _change_loras(self, command: ChangeLoras, stop: threading.Event) -> None:
-        engine, sequence = self._engine, self._sequence
-        if engine is None or sequence is None:
-            raise GlasschatError("No model is loaded; an adapter needs the model that it was made for.")
-        strengths = {str(each.adapter.path): each.strength for each in engine.adapters.applied}
-        for name, strength in command.strengths:
+        engine, sequence = self._loaded("an adapter needs the model that it was made for.")
+        engine.set_loras(tuple(self._strengths(command.strengths, _in_use(engine), stop).items()))
+        plans = tuple(engine.plan("decode")), tuple(engine.plan("prefill"))
+        self._events.append(LorasChanged(engine.adapters.applied, *plans, engine.memory(), sequence.kv_stats()))
+
+    def _strengths(
+        self, changes: Iterable[tuple[str, float | None]], strengths: dict[str, float], stop: threading.Event
+    ) -> dict[str, float]:
+        """Strengths by path after `changes`, which may name adapters that are to be fetched."""
+        for name, strength in changes:
             path = name if name in strengths else self._resolve_adapter(name, self._progress(name, stop), stop.is_set)
             if strength is None:
                 strengths.pop(path, None)
             else:
                 strengths[path] = strength
-        engine.set_loras(tuple(strengths.items()))
-        plans = tuple(engine.plan("decode")), tuple(engine.plan("prefill"))
-        self._events.append(LorasChanged(engine.adapters.applied, *plans, engine.memory(), sequence.kv_stats()))
+        return strengths
 
     def _measure(self, command: MeasureKernels) -> None:
-        if self._engine is None or self._sequence is None:
-            raise GlasschatError("No model is loaded; there are no kernels to time.")
-        self._events.append(KernelsMeasured(self._engine.time_ops(command.phase, self._sequence)))
+        engine, sequence = self._loaded("there are no kernels to time.")
+        self._events.append(KernelsMeasured(engine.time_ops(command.phase, sequence)))
 
     def _close(self) -> None:
         self._counter.use(None)
@@ -377,3 +283,14 @@ class EngineThread:
         engine, self._engine, self._sequence = self._engine, None, None
         if engine is not None:
             engine.close()
+
+
+def _in_use(engine: EngineLike[Any]) -> dict[str, float]:
+    """The strengths of an engine's adapters by path."""
+    return {str(each.adapter.path): each.strength for each in engine.adapters.applied}
+
+
+def _started(engine: EngineLike[Any], messages: tuple[Message, ...]) -> ReplyStarted:
+    """What there is to know of a reply to `messages` before it begins."""
+    marks = engine.thinking
+    return ReplyStarted(marks, marks is not None and marks.opened_by(engine.render(messages)))

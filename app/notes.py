@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from app.engine_thread import Loaded
+from app.engine_events import Loaded
 from app.panels.lora_row import strength_words
 from app.sanitize import visible
 from app.units import format_seconds

@@ -30,6 +30,7 @@ class EngineOptions:
     extend_context: bool = False
     weights: str = "auto"
     loras: tuple[tuple[str, float], ...] = ()
+    taken: int = 0
 
 
 def model_options(several_layouts: bool = False) -> argparse.ArgumentParser:

@@ -8,9 +8,8 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widget import Widget
 
-from app.engine_thread import (
+from app.engine_events import (
     AppEvent,
-    EngineThread,
     Failed,
     Generate,
     KernelsMeasured,
@@ -21,6 +20,7 @@ from app.engine_thread import (
     ReplyStarted,
     Unloaded,
 )
+from app.engine_thread import EngineThread
 from app.panels.dock import Column, Rows
 from app.panels.dtype_panel import DtypePanel
 from app.panels.kernels_panel import KernelsPanel

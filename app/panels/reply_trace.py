@@ -6,7 +6,7 @@ import time
 from array import array
 from collections.abc import Sequence
 
-from app.engine_thread import ReplyStarted
+from app.engine_events import ReplyStarted
 from inference.events import Event, Finished, Prompted, Stats, Token
 from inference.vocabulary import Vocabulary
 

@@ -10,10 +10,10 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import ContentSwitcher, Static
 
 from app.candidates import Candidate, together
+from app.screens.side_screen import SideScreen
 from app.theme import make_look
 from app.widgets.candidate_tabs import CandidateTabs
 from app.widgets.transcript import Transcript
@@ -22,7 +22,7 @@ _LABEL = 19  # cells of a tab that tells its speed too
 _FIGURES_PERIOD_S = 0.25
 
 
-class AlternativesScreen(ModalScreen[int | None]):
+class AlternativesScreen(SideScreen):
     """Shows the candidates for the reply to `question`; dismissed with the place of the one to keep, or None.
 
     `keep` is asked to keep one, `leave` to stop or, if there is nothing to stop, to keep none: whoever writes the
@@ -71,7 +71,6 @@ class AlternativesScreen(ModalScreen[int | None]):
         self._figures_at = 0.0
         self._was_over = False
         self.shown = 0
-        self.reading = ""
 
     def compose(self) -> ComposeResult:
         with Vertical() as self._box:
@@ -132,14 +131,6 @@ class AlternativesScreen(ModalScreen[int | None]):
         self.query_one(ContentSwitcher).current = f"reply-{index}"
         self._views[index].focus()
         self.show_news()
-
-    def close(self, kept: int | None) -> None:
-        """Dismiss the screen, as soon as it is there."""
-
-        def dismiss() -> None:
-            self.dismiss(kept)
-
-        self.call_later(dismiss)
 
     def action_keep(self) -> None:
         """Keep the reply that is looked at."""

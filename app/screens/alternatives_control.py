@@ -2,64 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 from app.candidates import MOST, Candidate
-from app.conversation import engine_messages, finish_answer, keep_answer
-from app.engine_thread import EngineThread, Failed, GenerateMany, ManyEvent, ReplyStarted
-from app.notes import full_context_note, shortened
+from app.engine_events import Command, GenerateMany
 from app.sanitize import visible
 from app.screens.alternatives import AlternativesScreen
-from app.screens.conversation_control import ConversationControl
-from app.screens.message_control import MessageControl
-from app.store.records import HistoryError
-from app.units import format_count
-from app.widgets.render import NoteKind
-from app.widgets.status_bar import StatusBar
-from app.widgets.transcript import Transcript
-from inference.events import Finished, Notice, Prefill, Token
+from app.screens.side_replies import SideReplies
 from inference.sampling import Sampling
 
 _USUAL = 3
 
 
-class AlternativesControl:
-    """Asks for the replies, keeps them in the history as they grow, and shows the one that is chosen.
+class AlternativesControl(SideReplies[Candidate]):
+    """The same question answered several times, each time by another draw."""
 
-    `note` writes in the transcript, `hint` shows a passing message. The conversation is lent to it meanwhile.
-    """
-
-    def __init__(
-        self,
-        engine: EngineThread,
-        conversation: ConversationControl,
-        messages: MessageControl,
-        transcript: Transcript,
-        status: StatusBar,
-        note: Callable[[str, NoteKind], None],
-        hint: Callable[[str], None],
-    ) -> None:
-        self._engine = engine
-        self._conversation = conversation
-        self._messages = messages
-        self._transcript = transcript
-        self._status = status
-        self._note = note
-        self._hint = hint
-        self._candidates: list[Candidate] = []
-        self._screen: AlternativesScreen | None = None
-        self._number = 0
-        self._stopped = False
-        self._why = ""
-        self._kept: int | None = None
-        self._leaf: int | None = None
-        """The last message of the branch that was shown before."""
-
-    @property
-    def _writing(self) -> bool:
-        return any(not each.ended for each in self._candidates)
+    _samplings: tuple[Sampling, ...] = ()
 
     def run(self, argument: str) -> None:
         """Do what follows `/alternatives`: answer the chosen question, or the last one, so many times at once."""
@@ -73,174 +31,19 @@ class AlternativesControl:
             self._hint("At temperature 0 all replies would be the same; /set temperature 0.7 makes them differ.")
         elif conversation.can_ask("Then /alternatives."):
             self._messages.done()
-            self._begin(question, count)
+            self._answer(question, count)
 
-    def _begin(self, question: int, count: int) -> None:
+    def _answer(self, question: int, count: int) -> None:
         conversation = self._conversation
         seed = conversation.sampling.seed
-        samplings = [
+        self._samplings = tuple(
             replace(conversation.sampling, seed=None if seed is None else seed + index) for index in range(count)
-        ]
-        answers = [conversation.new_answer(question, sampling) for sampling in samplings]
-        self._candidates = [Candidate(number, answer) for number, answer in enumerate(answers, 1)]
-        self._leaf = conversation.tree.active
-        self._stopped, self._kept, self._why = False, None, ""
-        self._number = answers[0].number
-        conversation.lent = True
-        self._status.change(state="writing", busy=True, rate=0.0)
-        self._transcript.run_worker(self._submit(question, samplings), group="ask")
+        )
+        answers = [conversation.new_answer(question, sampling) for sampling in self._samplings]
+        self._begin(question, [Candidate(number, answer) for number, answer in enumerate(answers, 1)])
 
-    async def _submit(self, question: int, samplings: list[Sampling]) -> None:
-        try:
-            given = await self._conversation.given(question)
-        except HistoryError as error:
-            self._break_off("error", str(error))
-            return
-        if self._stopped:  # before the engine knew of it
-            self._break_off("cancelled", "")
-            return
-        for each in self._candidates:
-            each.answer.given = given
-        messages = engine_messages(self._conversation.tree.system, given)
-        self._engine.submit(GenerateMany(self._number, messages, tuple(samplings), self._conversation.max_tokens))
+    def _command(self, messages: tuple[dict[str, str], ...]) -> Command:
+        return GenerateMany(self._number, messages, self._samplings, self._conversation.max_tokens)
 
-    # What the person does
-
-    def stop(self) -> None:
-        """Stop all that is being written."""
-        if self._writing:
-            self._stopped = True
-            self._engine.cancel()
-
-    def _keep(self, index: int) -> None:
-        self._kept = index
-        self.stop()
-        self._close_if_over()
-
-    def _leave(self) -> None:
-        if self._writing:
-            self.stop()
-        else:
-            self._close()
-
-    def leave(self) -> None:
-        """Keep what has come of the replies. The engine has ended, and no widget is there any more."""
-        if not self._conversation.lent:
-            return
-        for event in self._engine.drain():
-            if isinstance(event, ManyEvent) and isinstance(event.event, Token) and event.number == self._number:
-                self._candidates[event.index].take(event.event)
-        for each in self._candidates:
-            if not each.ended:
-                self._end(each, "cancelled", {})
-        self._conversation.tree.show(self._target())
-
-    # What the engine says
-
-    def on_event(self, wrapped: ManyEvent) -> None:
-        """One event of one of the replies."""
-        if wrapped.number != self._number or not self._conversation.lent:
-            return
-        event, candidate = wrapped.event, self._candidates[wrapped.index]
-        if self._screen is None and not isinstance(event, ReplyStarted):
-            question = candidate.answer.given[-1].text
-            self._screen = AlternativesScreen(visible(shortened(question)), self._candidates, self._keep, self._leave)
-            self._transcript.app.push_screen(self._screen)
-        match event:
-            case ReplyStarted():
-                candidate.answer.begin(event.marks, event.thinking)
-            case Token():
-                # What was sampled before the engine heard of the stop is not shown; held-back text (id -1) is.
-                if not (self._stopped and event.id >= 0):
-                    candidate.take(event)
-            case Prefill() if self._screen is not None:
-                self._screen.reading = f"reading {event.done}/{event.total}"
-            case Notice():
-                self._note(f"Reply {candidate.number}: {event.text}", "notice")
-            case Finished():
-                self._end(candidate, event.reason, asdict(event.timings))
-                self._close_if_over()
-
-    def on_failed(self, event: Failed, number: int) -> None:
-        """The replies were stopped before they began, or broken off; what there is of them stays."""
-        if number == self._number and self._conversation.lent:
-            self._break_off(*(("cancelled", "") if event.cancelled else ("error", event.message)))
-
-    def show(self) -> None:
-        """Show and keep what has come of the replies since the last call."""
-        if self._conversation.lent:
-            self._save()
-            if self._screen is not None:
-                self._screen.show_news()
-
-    def _save(self) -> None:
-        for each in self._candidates:
-            keep_answer(self._conversation.tree, each.answer)
-
-    def _end(self, candidate: Candidate, reason: str, figures: Mapping[str, Any]) -> None:
-        """There is no more of one reply; of one that was stopped before its first token there is none."""
-        candidate.end(reason)
-        self._save()  # all of them, so that the branches stand in the order of the tabs
-        if candidate.answer.message is not None or reason not in ("cancelled", "error"):
-            finish_answer(self._conversation.tree, candidate.answer, reason, figures)
-
-    def _break_off(self, reason: str, why: str) -> None:
-        for each in self._candidates:
-            if not each.ended:
-                self._end(each, reason, {})
-        self._why = why
-        if why:
-            self._hint(why)
-        self._close_if_over()
-
-    def _close_if_over(self) -> None:
-        """Close once all have ended, if one is to be kept, or if there is none to keep."""
-        none = all(each.answer.message is None for each in self._candidates)
-        if not self._writing and (self._kept is not None or none):
-            self._close()
-
-    # What becomes of them
-
-    def _target(self) -> int:
-        """The message whose branch is to be shown: the kept one, else what was shown before, else the first reply."""
-        made = [each.answer.message for each in self._candidates if each.answer.message is not None]
-        kept = None if self._kept is None else self._candidates[self._kept].answer.message
-        assert self._leaf is not None
-        if kept is not None:
-            return kept
-        return made[0] if made and self._leaf == self._candidates[0].answer.question else self._leaf
-
-    def _close(self) -> None:
-        screen, self._screen = self._screen, None
-        if screen is not None:
-            screen.close(self._kept)
-        self._conversation.lent = False
-        self._status.change(state="ready", busy=False)
-        self._conversation.view.begin(self._show_target)
-
-    async def _show_target(self) -> None:
-        tree, view, target = self._conversation.tree, self._conversation.view, self._target()
-        question, leaf = self._candidates[0].answer.question, self._leaf
-        old = next((node.id for node in tree.path(leaf) if node.parent == question), None)
-        if old is not None:
-            assert leaf is not None
-            tree.show(leaf)
-            await view.show_back_to(tree, old)
-            self._transcript.cut(old)
-        tree.show(target)
-        path = [node.id for node in tree.path()]
-        after = path[path.index(question) + 1 :]
-        if after:
-            await view.show_from(tree, after[0])
-        others = sum(each.answer.message not in (None, target) for each in self._candidates)
-        if others:
-            beside = format_count(others, "other reply", "other replies")
-            self._note(f"{beside} beside it: alt+left and alt+right go from branch to branch.", "notice")
-        elif old is None and not after:
-            self._note("No reply. /retry asks again; another message takes the place of this one.", "notice")
-        if self._why:
-            self._note(self._why, "error")
-        if any(each.reason == "context" for each in self._candidates):
-            given = self._candidates[0].answer.given
-            oldest = next((message.text for message in given if message.role == "user"), "")
-            self._note(full_context_note(oldest, self._status.status.context), "notice")
+    def _make_screen(self, question: str) -> AlternativesScreen:
+        return AlternativesScreen(question, self._candidates, self._keep, self._leave)

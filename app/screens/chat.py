@@ -14,10 +14,9 @@ from textual.widgets import Footer
 
 from app.candidates import MOST
 from app.completion import ArgumentSource, Completer, adapters, files, words
-from app.engine_thread import (
+from app.engine_events import (
     AppEvent,
     ChangeLoras,
-    EngineThread,
     Failed,
     Generate,
     GenerateMany,
@@ -29,6 +28,7 @@ from app.engine_thread import (
     ReplyEvent,
     Unloaded,
 )
+from app.engine_thread import EngineThread
 from app.panels.panels import Panels
 from app.panels.tokens_panel import TokensPanel
 from app.screens.alternatives_control import AlternativesControl
@@ -39,10 +39,13 @@ from app.screens.lora_control import LoraControl
 from app.screens.message_control import MessageControl
 from app.screens.model_control import ModelControl
 from app.screens.slash_commands import COMMANDS, run_command
+from app.screens.twin_control import TwinControl
 from app.slash import parse_slash
 from app.start import Start
 from app.store.store import Store
 from app.token_count import CountTokens, TokensCounted
+from app.twin_command import differences
+from app.twin_engine import GapEvent, GenerateTwin, SetTwin, TwinSet
 from app.widgets.guide import Guide
 from app.widgets.load_bar import LoadBar
 from app.widgets.message_bar import MessageBar
@@ -60,8 +63,8 @@ class ChatScreen(Screen[None]):
     """The widgets of the chat and its keys, and the parts that do the work; it hands the engine's events to them.
 
     `model` is what is loaded, `conversation` what is said, `messages` what is done with one message, `alternatives`
-    several replies at once, `copying` what can be copied, `history` the other conversations, `loras` the adapters,
-    `panels` what is shown of the engine.
+    several replies at once, `twin` two lanes, `copying` what can be copied, `history` the other conversations, `loras`
+    the adapters, `panels` what is shown of the engine.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 (as Textual declares it)
@@ -141,6 +144,7 @@ class ChatScreen(Screen[None]):
         own = {
             "kv": words(lambda: SUMMARIES),
             "lora": adapters(lambda: (each.adapter.name for each in self.loras.applied)),
+            "twin": differences,
             "alternatives": words(lambda: {str(count): "replies at once" for count in range(2, MOST + 1)}),
             "export": files(".md", ".json"),
             "import": files(".json"),
@@ -170,9 +174,9 @@ class ChatScreen(Screen[None]):
         self.messages: MessageControl = MessageControl(
             self.conversation, self._transcript, self._prompt, self._bar, self.hint
         )
-        self.alternatives: AlternativesControl = AlternativesControl(
-            engine, self.conversation, self.messages, self._transcript, self._status, self.note, self.hint
-        )
+        beside = engine, self.conversation, self.messages, self._transcript, self._status, self.note, self.hint
+        self.alternatives: AlternativesControl = AlternativesControl(*beside)
+        self.twin: TwinControl = TwinControl(*beside, self.model, self.loras)
         self.copying: CopyControl = CopyControl(
             self.conversation, self.messages, lambda text, what: self.post_message(self.Copying(text, what)), self.hint
         )
@@ -248,6 +252,7 @@ class ChatScreen(Screen[None]):
         self._drain()
         self.conversation.stop()
         self.alternatives.stop()
+        self.twin.stop()
         self.panels.stop()
         self._engine.cancel()
 
@@ -337,10 +342,14 @@ class ChatScreen(Screen[None]):
                 self.conversation.on_event(event)
             elif isinstance(event, ManyEvent):
                 self.alternatives.on_event(event)
+                self.twin.on_event(event)
+            elif isinstance(event, GapEvent):
+                self.twin.on_gap(event)
             else:
                 self._on_app_event(event)
         self.conversation.show()
         self.alternatives.show()
+        self.twin.show()
         self.history.drain()
         if self._guide is not None and self.conversation.begun:
             self._guide.remove()
@@ -360,6 +369,9 @@ class ChatScreen(Screen[None]):
             case LorasChanged():
                 self._load_bar.progress = None
                 self.loras.on_changed(event)
+            case TwinSet():
+                self._load_bar.progress = None
+                self.twin.on_set(event)
             case TokensCounted():
                 self._prompt.show_count(event, self._status.status.context)
             case Failed():
@@ -376,3 +388,7 @@ class ChatScreen(Screen[None]):
                 self.conversation.on_failed(event, reply)
             case GenerateMany(number=number):
                 self.alternatives.on_failed(event, number)
+            case GenerateTwin(number=number):
+                self.twin.on_failed(event, number)
+            case SetTwin():
+                self.twin.on_set_failed(event)

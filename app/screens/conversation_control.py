@@ -8,7 +8,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from app.conversation import Answer, engine_messages, finish_answer, keep_answer, oldest_exchanges
-from app.engine_thread import EngineThread, Failed, Generate, ReplyEvent, ReplyStarted
+from app.engine_events import Failed, Generate, ReplyEvent, ReplyStarted
+from app.engine_thread import EngineThread
 from app.notes import CUT_OFF, adapter_words, dropped_note, figures_line, full_context_note, reply_name
 from app.screens.branch_view import BranchView, place
 from app.screens.lora_control import LoraControl
@@ -33,7 +34,8 @@ class ConversationControl:
     `tree` is the conversation with its branches, `view` what the transcript shows of it. `note` writes in the
     transcript, `hint` shows a passing message, `show_stats` is given new figures of a reply, from time to time.
     `sampling` and `max_tokens` are those of the next reply, `system` is the system prompt of a new conversation.
-    `lent` says that somebody else adds replies to the tree now.
+    `lent` says that somebody else adds replies to the tree now; `ask_otherwise` is given each new question, and tells
+    whether somebody else asks it.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class ConversationControl:
         self.system = start.system
         self.tree = store.new(start.system)
         self.lent = False
+        self.ask_otherwise: Callable[[int], bool] = lambda _: False
         self.view = BranchView(store, transcript, lambda text: note(text, "error"))
         self._left_out: set[int] = set()
         self._answer: Answer | None = None
@@ -131,12 +134,13 @@ class ConversationControl:
             self._transcript.cut(replaced)
         question = self.tree.add("user", text, parent).id
         self._transcript.show(question_items(text, place(self.tree, question)), question)
-        self._ask(question)
+        if not self.ask_otherwise(question):
+            self._ask(question)
         return True
 
     def answer_again(self, question: int) -> None:
         """Let the model write another reply to a question of the branch shown, as another branch."""
-        if self.can_ask("Then /retry."):
+        if self.can_ask("Then /retry.") and not self.ask_otherwise(question):
             shown = next((node.id for node in self.tree.path() if node.parent == question), None)
             if shown is not None:
                 self._transcript.cut(shown)
@@ -166,11 +170,22 @@ class ConversationControl:
         self._transcript.cut(reply.id)
         self._ask(reply.parent, replace(reply, text=text))
 
-    def new_answer(self, question: int, sampling: Sampling, begun: Message | None = None) -> Answer:
-        """A reply to a question that is still to be written; the model must be loaded."""
+    def new_answer(
+        self,
+        question: int,
+        sampling: Sampling,
+        begun: Message | None = None,
+        title: str = "",
+        other: Mapping[str, Any] | None = None,
+    ) -> Answer:
+        """A reply to a question that is still to be written; the model must be loaded.
+
+        `title` is that of another model, `other` what else is not as the chat is.
+        """
         assert self._model.loaded is not None
-        title, adapters = self._model.loaded.title, adapter_words(self._loras.applied)
+        title, adapters = title or self._model.loaded.title, adapter_words(self._loras.applied)
         made_with = asdict(sampling) | {"max_tokens": self.max_tokens, "kv": self._model.layout, "loras": adapters}
+        made_with |= other or {}
         self._replies += 1
         if begun is not None:
             made_with["continued_after"] = len(begun.text)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.engine_thread import ChangeLoras, EngineThread, Failed, LorasChanged
+from app.engine_events import ChangeLoras, Failed, LorasChanged
+from app.engine_thread import EngineThread
 from app.lora_command import Strengths, UnclearLora, parse_lora
 from app.notes import adapters_note
 from app.panels.lora_cost import LoraCost

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.engine_thread import EngineThread, Failed, Load, Loaded, LoadStarted, Unloaded
+from app.engine_events import Failed, Load, Loaded, LoadStarted, Unloaded
+from app.engine_thread import EngineThread
 from app.notes import layouts_note, loaded_notes
 from app.units import format_bytes
 from app.widgets.load_bar import LoadBar

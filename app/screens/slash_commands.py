@@ -89,6 +89,11 @@ COMMANDS: Mapping[str, Command] = {
         "let the model answer the chosen question, or the last one, with N replies at once (3); keep one of them",
         lambda chat, argument: chat.alternatives.run(argument),
     ),
+    "twin": Command(
+        "[NAME=VALUE ...|off]",
+        "answer in a second lane too, which differs in its KV layout, sampling, dtype, adapters or model",
+        lambda chat, argument: chat.twin.run(argument),
+    ),
     "fork": Command(
         "",
         "go on in a conversation of its own, which begins like this one up to the chosen message",

@@ -37,8 +37,11 @@ from inference.op_times import OpTimes
 from inference.plan.explain import PlanRow
 from inference.sampling import Sampling
 from inference.thinking import ThinkingMarks
+from inference.twin_events import TwinEvent, TwinLane
 from inference.vocabulary import TokenType, Vocabulary
 from tests.app.scripted_many import replies_at_once
+from tests.app.scripted_plan import lora_rows, plan_rows
+from tests.app.scripted_twin import twin_replies
 
 MIB = 1 << 20
 
@@ -48,14 +51,16 @@ class Script:
     """What the scripted engine does. `tokens_per_s` 0 means as fast as it can, as are the first `burst` tokens; `error`
     is raised by `generate`.
 
-    `many` are the pieces of replies that are generated at once; without any, each has `pieces`. `reason` is why a
-    reply ends that nothing else ends. `thinking` marks thoughts; every prompt ends with `prompt_end`.
+    `many` are the pieces of replies that are generated at once, `twin` those of a second lane on the same engine;
+    without any, each has `pieces`. `reason` is why a reply ends that nothing else ends. `thinking` marks thoughts;
+    every prompt ends with `prompt_end`.
     """
 
     pieces: tuple[str, ...] = ("Hello", " there", "!")
     tokens_per_s: float = 0.0
     burst: int = 0
     many: tuple[tuple[str, ...], ...] = ()
+    twin: tuple[str, ...] = ()
     load_steps: int = 3
     step_s: float = 0.0
     load_error: Exception | None = None
@@ -102,6 +107,9 @@ class ScriptedSequence:
 
     tokens: int = 0
 
+    def close(self) -> None:
+        self.tokens = 0
+
     def kv_stats(self) -> KvStats:
         pages, ring = -(-self.tokens // 32) * 32, min(self.tokens, SLOTS)
         groups = (
@@ -126,39 +134,6 @@ class ScriptedSequence:
             KvMapGroup("ring", (0, 1, 3), WINDOW, True, "".join(slots), SLOTS, ring.used_bytes, ring.allocated_bytes),
             KvMapGroup("paged", (2,), None, False, pages, 2048, paged.used_bytes, paged.allocated_bytes),
         )
-
-
-def plan_rows(layers: int, phase: str) -> list[PlanRow]:
-    """A plan with the shape of a small llama's."""
-    rows = "1" if phase == "decode" else "128"
-    matmul = "gemv_subgroup" if phase == "decode" else "tiled"
-    ops = [
-        ("matmul", "norm+qkv", "q4_1", f"{rows}x576 -> {rows}x960", matmul),
-        ("kv_append", "rope+append", "", f"{rows}x960", "rope_append"),
-        ("attention", "attention", "", f"9/3 heads x 64, {rows} rows", "decode_split"),
-        ("matmul", "o+residual", "q4_1", f"{rows}x576 -> {rows}x576", matmul),
-        ("matmul", "norm+gate_up+silu", "q4_1", f"{rows}x576 -> {rows}x1536", matmul),
-        ("matmul", "down+residual", "q4_1", f"{rows}x1536 -> {rows}x576", matmul),
-    ]
-    every = [(None, ("embed", "embed", "q8_0", f"{rows} -> {rows}x576", "embed"))]
-    every += [(layer, op) for layer in range(layers) for op in ops]
-    every += [(None, ("lm_head", "norm+lm_head", "q8_0", "1x576 -> 1x49152", "gemv_subgroup"))]
-    every += [(None, ("sample", "sample", "", "1x49152 -> 1", "greedy"))]
-    return [
-        PlanRow(
-            index, layer, kind, name, "f16", weight, "f32", "f16", shape, "webgpu", variant, "the first that can run",
-            (("gemv_coop", "the adapter lacks cooperative matrices"),), ("norm fused into matmul",),
-        )
-        for index, (layer, (kind, name, weight, shape, variant)) in enumerate(every)
-    ]  # fmt: skip
-
-
-def lora_rows(layers: int) -> list[PlanRow]:
-    """The rows that adapters on q and v add to `plan_rows`."""
-    return [
-        PlanRow(layer, layer, "lora", "qkv.lora", "f16", "f32", "f32", "f32", "576 x 12", "webgpu", "gemv", "the first")
-        for layer in range(layers)
-    ]
 
 
 def adapter(path: str) -> Adapter:
@@ -215,6 +190,7 @@ class ScriptedTokenizer:
 class ScriptedEngine:
     script: Script = field(default_factory=Script)
     kv: str = "auto"
+    options: dict[str, Any] = field(default_factory=dict)
     closed: bool = False
     prompts: list[Any] = field(default_factory=list)
     samplings: list[Sampling] = field(default_factory=list)
@@ -238,7 +214,9 @@ class ScriptedEngine:
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         return " ".join(f"{turn['role']}: {turn['content']}" for turn in messages) + self.script.prompt_end
 
-    def sequence(self) -> ScriptedSequence:
+    def sequence(self, kv: str | None = None) -> ScriptedSequence:
+        if kv == "ring":
+            raise LayoutUnavailable("the ring layout needs layers with a sliding window")
         return ScriptedSequence()
 
     def plan(self, phase: str) -> list[PlanRow]:
@@ -348,6 +326,12 @@ class ScriptedEngine:
         pieces = [texts[index % len(texts)] for index in range(len(prompts))]
         return replies_at_once(self.script, pieces, max_tokens, self._cancel, self._timings)
 
+    def twin(self, prompt: Any, lanes: tuple[TwinLane, TwinLane], max_tokens: int | None, /) -> Iterator[TwinEvent]:
+        self._cancel.clear()
+        self.prompts.append(prompt)
+        self.samplings += [lane.sampling for lane in lanes]
+        return twin_replies(self.script, lanes, max_tokens, self._cancel, self._timings)
+
     def _timings(self, started: float, made: int, words: int) -> Timings:
         seconds = max(time.perf_counter() - started, 1e-6)
         return Timings(0.5, 0.01, 1000.0, seconds, made / seconds, 0.02, words, 0, made)
@@ -357,7 +341,7 @@ def opener(*scripts: Script) -> tuple[Callable[..., ScriptedEngine], list[Script
     """An `open_engine` that plays the scripts in turn (the last one again and again), and the engines it made."""
     made: list[ScriptedEngine] = []
 
-    def open_engine(path: str, kv: str, progress: Callable[[Loading | Notice], None]) -> ScriptedEngine:
+    def open_engine(path: str, kv: str, progress: Callable[[Loading | Notice], None], **options: Any) -> ScriptedEngine:
         script = scripts[min(len(made), len(scripts) - 1)]
         for step in range(script.load_steps):
             time.sleep(script.step_s)
@@ -366,7 +350,7 @@ def opener(*scripts: Script) -> tuple[Callable[..., ScriptedEngine], list[Script
             made.append(ScriptedEngine(script))
             raise script.load_error
         made.append(ScriptedEngine(script))
-        made[-1].kv = kv
+        made[-1].kv, made[-1].options = kv, options
         return made[-1]
 
     return open_engine, made

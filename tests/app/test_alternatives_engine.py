@@ -9,7 +9,8 @@ import pytest
 from textual.pilot import Pilot
 
 from app.chat_app import ChatApp
-from app.engine_thread import AppEvent, EngineThread, Failed, Generate, GenerateMany, Load, Loaded, ManyEvent
+from app.engine_events import AppEvent, Failed, Generate, GenerateMany, Load, Loaded, ManyEvent
+from app.engine_thread import EngineThread
 from app.settings import Sources
 from app.start import Start
 from app.store.store import Store

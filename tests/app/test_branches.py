@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from textual.pilot import Pilot
 
-from app.engine_thread import EngineThread, Generate, Load
+from app.engine_events import Generate, Load
+from app.engine_thread import EngineThread
 from app.store.tree import Tree
 from app.widgets.message_bar import MessageBar
 from inference import Engine

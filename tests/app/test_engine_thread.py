@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from app.engine_thread import AppEvent, EngineThread, Failed, Generate, Load, Loaded, LoadStarted, ReplyEvent, Unloaded
+from app.engine_events import AppEvent, Failed, Generate, Load, Loaded, LoadStarted, ReplyEvent, Unloaded
+from app.engine_thread import EngineThread
 from inference.errors import ContextFull
 from inference.events import Finished, Loading, Token
 from inference.sampling import Sampling

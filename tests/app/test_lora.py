@@ -19,7 +19,8 @@ from app.screens.adapter_picker import AdapterPicker
 from app.theme import make_look
 from app.widgets.load_bar import LoadBar
 from tests.app.conftest import MadeApp
-from tests.app.scripted_engine import Script, lora_rows, plan_rows
+from tests.app.scripted_engine import Script
+from tests.app.scripted_plan import lora_rows, plan_rows
 from tests.app.test_chat import SIZES, MakeApp, answered, chat, loaded, notifications, prompt, say, transcript, until
 
 LOOK = make_look({})

@@ -10,17 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.engine_thread import (
-    AppEvent,
-    ChangeLoras,
-    EngineThread,
-    Failed,
-    Generate,
-    Load,
-    Loaded,
-    LorasChanged,
-    ReplyEvent,
-)
+from app.engine_events import AppEvent, ChangeLoras, Failed, Generate, Load, Loaded, LorasChanged, ReplyEvent
+from app.engine_thread import EngineThread
 from app.model_list import resolve_adapter
 from inference import Engine
 from inference.events import Finished, Notice, Stats, Token

@@ -14,7 +14,8 @@ from app.widgets.status_bar import Status, status_line
 from inference.events import KV_STATES, KvGroupStats, KvMapGroup, KvStats, Loading, MemoryStats
 from inference.fit import Fit
 from tests.app.conftest import ENTRIES, FIT
-from tests.app.scripted_engine import MIB, ScriptedEngine, plan_rows
+from tests.app.scripted_engine import MIB, ScriptedEngine
+from tests.app.scripted_plan import plan_rows
 
 LOOK = make_look({})
 KV = KvStats("contiguous", 10, 64, 2048, 10 * 1024, 64 * 1024)

@@ -14,7 +14,8 @@ from inference.errors import DeviceUnavailable
 from inference.op_times import OpTimes
 from tests.app.conftest import MadeApp
 from tests.app.panels.conftest import column, open_panel, shown
-from tests.app.scripted_engine import Script, plan_rows
+from tests.app.scripted_engine import Script
+from tests.app.scripted_plan import plan_rows
 from tests.app.test_chat import chat, loaded, say, until
 
 LOOK = make_look({})

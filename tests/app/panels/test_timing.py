@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.engine_thread import ReplyStarted
+from app.engine_events import ReplyStarted
 from app.panels.reply_trace import ReplyTrace
 from app.panels.timing_figures import head_text, spans_text, timing_figures, token_speeds
 from app.theme import make_look

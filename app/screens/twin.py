@@ -1,0 +1,120 @@
+"""Two lanes that answer one question side by side: where they part, how far they are apart, and one to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Sparkline, Static
+
+from app.screens.side_screen import SideScreen
+from app.theme import make_look
+from app.twin_gap import TwinGap, peaks
+from app.twin_lane import Lane
+from app.widgets.lane_text import LaneText
+
+
+class TwinScreen(SideScreen):
+    """Shows the lanes that answer `question`; dismissed with the place of the one to keep, or None.
+
+    `keep` is asked to keep one, `leave` to stop or, if there is nothing to stop, to go back: whoever writes the replies
+    dismisses the screen once they have ended.
+    """
+
+    DEFAULT_CSS = """
+    TwinScreen { align: center middle; }
+    TwinScreen > Vertical {
+        width: 100%; height: 100%; padding: 0 1; border: round $border; background: $background;
+        border-title-color: $primary; border-subtitle-color: $foreground 55%;
+    }
+    TwinScreen Horizontal { height: 1fr; }
+    TwinScreen .lane { width: 1fr; height: 100%; }
+    TwinScreen #lane-0 { border-right: vkey $border; }
+    TwinScreen .heading { height: auto; max-height: 4; padding: 0 1; margin: 0 0 1 0; }
+    TwinScreen .figures { height: 2; padding: 0 1; }
+    TwinScreen #gap { height: 1; padding: 0 1; margin: 1 0 0 0; }
+    TwinScreen Sparkline { height: 2; margin: 0 1; }
+    """
+    HELP = """# Twin lanes
+
+    The same question, answered as the chat is and as `/twin` says, token by token in turn. What both write is plain;
+    the first token where they part is marked in both. KL tells how far the right lane's distribution is from the left
+    one's at each token of the left lane's text. Left and right keep one of the two; the other stays as a branch.
+    Esc stops both; once nothing is being written it goes back to the left one."""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "keep(0)", "Keep the left reply", id="twin.left", priority=True),
+        Binding("right", "keep(1)", "Keep the right reply", id="twin.right", priority=True),
+        Binding("up", "scroll('up')", "Scroll both up", id="twin.up", priority=True),
+        Binding("down", "scroll('down')", "Scroll both down", id="twin.down", priority=True),
+        Binding("pageup", "scroll('page_up')", "Scroll both up", id="twin.page_up", priority=True),
+        Binding("pagedown", "scroll('page_down')", "Scroll both down", id="twin.page_down", priority=True),
+        Binding("escape", "leave", "Stop both, or go back", id="twin.leave", priority=True),
+    ]
+
+    def __init__(
+        self,
+        question: str,
+        lanes: Sequence[Lane],
+        gap: TwinGap,
+        keep: Callable[[int], None],
+        leave: Callable[[], None],
+    ) -> None:
+        """`question` is fit for the screen."""
+        super().__init__()
+        self._question = question
+        self._lanes = lanes
+        self._gap = gap
+        self._keep = keep
+        self._leave = leave
+
+    def compose(self) -> ComposeResult:
+        look = make_look(self.app.theme_variables)
+        with Vertical() as box:
+            box.border_title = Text(f"Twin lanes: {self._question}", overflow="ellipsis")
+            with Horizontal():
+                for index, each in enumerate(self._lanes):
+                    with Vertical(id=f"lane-{index}", classes="lane"):
+                        yield Static(each.heading(look), classes="heading", markup=False)
+                        yield LaneText(id=f"text-{index}")
+                        yield Static(id=f"figures-{index}", classes="figures", markup=False)
+            yield Static(id="gap", markup=False)
+            yield Sparkline(id="kl")
+
+    def on_mount(self) -> None:
+        self.show_news()
+
+    def show_news(self) -> None:
+        """Show what has come since the last call."""
+        if not self.is_mounted:
+            return
+        look, over = make_look(self.app.theme_variables), all(each.ended for each in self._lanes)
+        for index, each in enumerate(self._lanes):
+            text = self.query_one(f"#text-{index}", LaneText)
+            for piece, kind in each.release(self._gap):
+                text.feed(piece, kind)
+            self.query_one(f"#figures-{index}", Static).update(each.figures(look))
+        words, line = self._gap.words(look), self.query_one("#gap", Static)
+        line.update(words if words else Text("" if over else self.reading, look.muted))
+        # A flat line at the bottom while the lanes are equal.
+        kl = self.query_one("#kl", Sparkline)
+        kl.data = peaks(self._gap.nats, max(8, kl.size.width)) if any(self._gap.nats) else None
+        box = line.parent
+        assert isinstance(box, Vertical)
+        box.border_subtitle = f"← keeps left · → keeps right · ↑ ↓ · esc {'goes back' if over else 'stops both'}"
+
+    def action_scroll(self, where: str) -> None:
+        """Scroll both texts."""
+        for text in self.query(LaneText):
+            getattr(text, f"scroll_{where}")(animate=False)
+
+    def action_keep(self, index: int) -> None:
+        """Keep the left reply (0) or the right one (1)."""
+        self._keep(index)
+
+    def action_leave(self) -> None:
+        """Stop both; with nothing to stop, go back."""
+        self._leave()

@@ -1,0 +1,248 @@
+"""Twin lanes on the screen: one question in two lanes, where they part, one of them kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from app.screens.chat import ChatScreen
+from app.screens.twin import TwinScreen
+from app.widgets.lane_text import LaneText
+from inference.errors import ContextFull, DoesNotFit
+from tests.app.scripted_engine import Script
+from tests.app.test_alternatives import closed, replies
+from tests.app.test_branches import shown, tell, tree
+from tests.app.test_chat import MakeApp, answered, chat, loaded, notifications, state, until
+
+ONE = ("The ", "sea ", "rises ", "[b]slowly[/b]\x1b[31m.")
+OTHER = ("The ", "sea ", "falls ", "fast.")
+HIGH = """The sea rises and falls twice a day, because of the moon.
+
+1. Spring tides are **high**.
+2. Neap tides are low."""
+LOW = """The sea rises and falls twice a day, since the moon pulls it.
+
+The sun does the same, but less so: 東京 has 1.9 metres."""
+SLOW = tuple(f"a{index} " for index in range(10_000))
+SIZES = [(120, 40), (80, 24)]
+
+
+def at_lanes(pilot: Pilot[None]) -> bool:
+    return isinstance(pilot.app.screen, TwinScreen)
+
+
+def text(pilot: Pilot[None], index: int) -> str:
+    return pilot.app.screen.query_one(f"#text-{index}", LaneText).text
+
+
+def part(pilot: Pilot[None], name: str) -> str:
+    return str(pilot.app.screen.query_one(f"#{name}", Static).content)
+
+
+def marked(pilot: Pilot[None], index: int) -> str:
+    return pilot.app.screen.query_one(f"#text-{index}", LaneText).marked
+
+
+async def turn_on(pilot: Pilot[None], differences: str = "kv=tiered-int4") -> None:
+    pilot.app.animation_level = "none"
+    await loaded(pilot)
+    await tell(pilot, f"/twin {differences}")
+    await until(pilot, lambda: "Twin lanes are on" in shown(pilot))
+
+
+async def ask(pilot: Pilot[None], question: str = "why?") -> None:
+    await tell(pilot, question)
+    await until(pilot, lambda: at_lanes(pilot))
+
+
+async def over(pilot: Pilot[None]) -> None:
+    await until(
+        pilot, lambda: "goes back" in str(pilot.app.screen.query("TwinScreen > Vertical").first().border_subtitle)
+    )
+
+
+async def test_both_lanes_are_shown_and_the_right_one_is_kept(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=ONE, twin=OTHER))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await turn_on(pilot, "kv=tiered-int4 temperature=1.2")
+        await ask(pilot)
+        await over(pilot)
+        assert text(pilot, 0) == "The sea rises [b]slowly[/b]␛[31m." and text(pilot, 1) == "The sea falls fast."
+        assert (marked(pilot, 0), marked(pilot, 1)) == ("rises ", "falls ")
+        assert "they part at token 3" in part(pilot, "gap") and "mean " in part(pilot, "gap")
+        assert "4 tokens" in part(pilot, "figures-0") and "KV " in part(pilot, "figures-0")
+        assert "(shared)" in part(pilot, "figures-1")
+        await pilot.press("right")
+        await closed(pilot)
+        await until(pilot, lambda: "The sea falls fast." in shown(pilot) and "1 other reply beside it" in shown(pilot))
+        assert [each.text for each in replies(pilot)] == ["".join(ONE), "".join(OTHER)]
+        left, right = (each.settings for each in replies(pilot))
+        assert "twin" not in left and right["twin"] == "kv=tiered-int4 temperature=1.2" and right["temperature"] == 1.2
+        assert [each.finish_reason for each in replies(pilot)] == ["stop", "stop"]
+        # The conversation goes on under the kept one, again in two lanes.
+        await ask(pilot, "more")
+        await over(pilot)
+        assert [turn["content"] for turn in app.engines[0].prompts[-1]] == ["why?", "The sea falls fast.", "more"]
+        await pilot.press("left")
+        await closed(pilot)
+        assert tree(pilot).active == replies(pilot)[0].id
+        assert len(app.engines) == 1
+
+
+async def test_lanes_that_are_equal_have_no_mark(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=ONE))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await turn_on(pilot, "kv=paged")
+        await ask(pilot)
+        await over(pilot)
+        assert (marked(pilot, 0), marked(pilot, 1)) == ("", "")
+        assert "KL 0.0000 nats" in part(pilot, "gap") and "the same" in part(pilot, "gap")
+
+
+async def test_an_end_is_marked_where_the_other_lane_goes_on(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=ONE[:2], twin=ONE))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await turn_on(pilot)
+        await ask(pilot)
+        await over(pilot)
+        assert (marked(pilot, 0), marked(pilot, 1)) == ("∎", "rises ")
+
+
+async def test_escape_stops_both_and_then_goes_back_to_the_left_one(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=SLOW, tokens_per_s=200))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await turn_on(pilot, "seed=3")
+        await ask(pilot)
+        await until(pilot, lambda: "a9 " in text(pilot, 1))
+        await pilot.press("escape")
+        await over(pilot)
+        assert "stopped" in part(pilot, "figures-0") and "stopped" in part(pilot, "figures-1")
+        await pilot.press("escape")
+        await closed(pilot)
+        await until(pilot, lambda: "< 1/2 >" in shown(pilot) and "stopped" in shown(pilot))
+        assert [each.finish_reason for each in replies(pilot)] == ["cancelled", "cancelled"]
+        assert state(pilot) == "ready"
+
+
+async def test_one_is_kept_while_both_are_written(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=SLOW, tokens_per_s=200))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await turn_on(pilot, "seed=3")
+        await ask(pilot)
+        await until(pilot, lambda: "a9 " in text(pilot, 1))
+        await pilot.press("right")
+        await closed(pilot)
+        await until(pilot, lambda: "< 2/2 >" in shown(pilot))
+
+
+async def test_what_needs_an_engine_of_its_own_gets_one_and_gives_it_back(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=ONE), Script(pieces=OTHER))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await turn_on(pilot, "dtype=f16")
+        assert "is loaded a second time" in shown(pilot)
+        memory = app.engines[0].memory()
+        taken = memory.weights_bytes + memory.scratch_bytes + memory.staging_bytes
+        assert app.engines[1].options == {
+            "dtype": "f16",
+            "loras": (),
+            "taken": taken + app.engines[0].sequence().kv_stats().capacity_bytes,
+        }
+        await ask(pilot)
+        await over(pilot)
+        assert text(pilot, 1) == "".join(OTHER) and "(shared)" not in part(pilot, "figures-1")
+        await pilot.press("left")
+        await closed(pilot)
+        await tell(pilot, "/twin off")
+        await until(pilot, lambda: "Twin lanes are off" in shown(pilot))
+        assert app.engines[1].closed and not app.engines[0].closed
+        await tell(pilot, "alone")
+        await until(pilot, lambda: state(pilot) == "ready" and "".join(ONE)[:10] in shown(pilot))
+        assert not at_lanes(pilot)
+
+
+async def test_another_model_has_no_divergence_and_says_why(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=ONE), Script(pieces=OTHER, model="Other-1B"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await turn_on(pilot, "model=second")
+        await ask(pilot)
+        await over(pilot)
+        assert "no KL divergence: the vocabularies" in part(pilot, "gap")
+        assert (marked(pilot, 0), marked(pilot, 1)) == ("", "")
+        await pilot.press("right")
+        await closed(pilot)
+        assert [each.model for each in replies(pilot)] == ["Scripted-135M", "Other-1B"]
+
+
+async def test_a_second_model_that_does_not_fit_leaves_one_lane(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=ONE), Script(load_error=DoesNotFit("it does not fit beside the first")))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await tell(pilot, "/twin weights=q8")
+        await until(pilot, lambda: "✗ it does not fit beside the first" in shown(pilot))
+        await tell(pilot, "why?")
+        await answered(pilot)
+        assert not at_lanes(pilot)
+
+
+async def test_another_model_for_the_chat_ends_the_lanes(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=ONE), Script(pieces=OTHER), Script(pieces=ONE, model="Third-1B"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await turn_on(pilot, "dtype=f32")
+        await tell(pilot, "/model third")
+        await loaded(pilot, "Third-1B")
+        assert "Twin lanes are off" in shown(pilot) and app.engines[1].closed
+        await tell(pilot, "why?")
+        await answered(pilot)
+
+
+async def test_an_error_in_the_middle_keeps_what_there_is(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=SLOW, error=ContextFull("they do not fit"), error_after=4))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await turn_on(pilot)
+        await ask(pilot)
+        await over(pilot)
+        assert "they do not fit" in notifications(pilot)
+        await pilot.press("escape")
+        await closed(pilot)
+        assert [each.text for each in replies(pilot)] == ["a0 a1 a2 a3 "] * 2
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("/twin", "Twin lanes are off"),
+        ("/twin kv=cubic", "invalid choice: 'cubic'"),
+        ("/twin speed=2", "NAME=VALUE"),
+        ("/twin off", "Twin lanes are off"),
+        ("/twin kv=ring", "the ring layout needs"),
+    ],
+)
+async def test_what_cannot_be_is_told(make_app: MakeApp, command: str, why: str) -> None:
+    async with make_app().run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await tell(pilot, command)
+        await until(pilot, lambda: why in notifications(pilot) + shown(pilot))
+        assert isinstance(pilot.app.screen, ChatScreen)
+
+
+async def test_without_a_model_there_are_no_lanes(make_app: MakeApp) -> None:
+    async with make_app(model="").run_test(size=(80, 24)) as pilot:
+        chat(pilot).twin.run("seed=3")
+        await until(pilot, lambda: "No model is loaded" in notifications(pilot))
+        assert not chat(pilot).twin.on
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_it_looks_like(snap_compare: Any, make_app: MakeApp, steady: None, size: tuple[int, int]) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        await turn_on(pilot)
+        await ask(pilot, "What are tides?")
+        await over(pilot)
+        await pilot.pause(0.3)
+
+    pieces = [tuple(reply[start : start + 5] for start in range(0, len(reply), 5)) for reply in (HIGH, LOW)]
+    app = make_app(Script(pieces=pieces[0], twin=pieces[1]))
+    assert snap_compare(app, terminal_size=size, run_before=run_before)
