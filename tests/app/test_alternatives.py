@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from textual.pilot import Pilot
@@ -17,6 +16,8 @@ from app.store.store import Store
 from app.widgets.candidate_tabs import CandidateTabs, tab_at
 from app.widgets.transcript import Transcript
 from inference.errors import ContextFull
+from inference.sampling import Sampling
+from tests.app.pictures import LARGE, Pictures
 from tests.app.scripted_engine import Script
 from tests.app.test_branches import shown, tell, tree
 from tests.app.test_chat import MakeApp, answered, chat, loaded, notifications, state, until
@@ -93,7 +94,7 @@ async def test_one_is_kept_and_the_others_are_branches(make_app: MakeApp, size: 
 
 
 async def test_each_has_a_seed_of_its_own(make_app: MakeApp) -> None:
-    app = make_app(Script(many=TEXTS), settings={"seed": 7})
+    app = make_app(Script(many=TEXTS), settings={"seed": 7}, sampling=Sampling(seed=7))
     async with app.run_test(size=(120, 40)) as pilot:
         await ask(pilot, "/alternatives")
         assert [each.seed for each in app.engines[0].samplings] == [7, 7, 8, 9]
@@ -134,6 +135,21 @@ async def test_enter_keeps_one_that_is_being_written_and_stops_all(make_app: Mak
         await closed(pilot)
         await until(pilot, lambda: "c5 " in shown(pilot) and "stopped · alt+g goes on" in shown(pilot))
         assert "< 4/4 >" in shown(pilot)
+
+
+async def test_keys_that_come_too_late_change_nothing(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=("Old.",), many=TEXTS))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ask(pilot)
+        await until(pilot, lambda: "finished" in figures(pilot))
+        view = screen(pilot)
+        for _ in range(3):
+            view.action_keep()
+            view.action_step(1)
+            view.action_leave()
+        await closed(pilot)
+        await until(pilot, lambda: "One is short." in shown(pilot) and "Old." not in shown(pilot))
+        assert shown(pilot).count("▌ why?") == 1 and "< 2/4 >" in shown(pilot)
 
 
 async def test_stopped_before_the_first_token_nothing_has_changed(make_app: MakeApp) -> None:
@@ -282,17 +298,9 @@ async def test_what_is_written_is_there_after_leaving(make_app: MakeApp, tmp_pat
     assert all(each.finish_reason == "cancelled" for each in found[1:])
 
 
-@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
-def test_what_it_looks_like(
-    snap_compare: Any, make_app: MakeApp, steady: None, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+async def test_what_it_looks_like(
+    make_app: MakeApp, pictures: Pictures, steady: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run_before(pilot: Pilot[None]) -> None:
-        await ask(pilot)
-        await until(pilot, lambda: all(label[2] == "✓" for label in labels(pilot)))
-        await pilot.press("right")
-        await until(pilot, lambda: "bulges" in text(pilot))
-        await pilot.pause(0.4)
-
     monkeypatch.setattr("app.candidates._rate", lambda *_: 21.4)
     replies = (
         "The moon's pull is stronger on the near side than on the far side.",
@@ -300,4 +308,9 @@ def test_what_it_looks_like(
         "It is a matter of differences, not of strength alone.",
     )
     pieces = tuple(tuple(reply[start : start + 5] for start in range(0, len(reply), 5)) for reply in replies)
-    assert snap_compare(make_app(Script(many=pieces)), terminal_size=size, run_before=run_before)
+    async with make_app(Script(many=pieces)).run_test(size=LARGE) as pilot:
+        await ask(pilot)
+        await until(pilot, lambda: [label[2] for label in labels(pilot)] == ["✓"] * 3)
+        await pilot.press("right")
+        await until(pilot, lambda: "bulges" in text(pilot))
+        await pictures.take(pilot, "alternatives")
