@@ -81,6 +81,14 @@ class Column:
             self.lines[begin:row] = strips(laid)
         self.entries[index:index] = entries
 
+    def forget_above(self, rows: int) -> None:
+        """Let go of lines above the last `rows`: where a reply has become long, thousands that nobody looks at."""
+        count, forgotten = len(self.laid), len(self.lines)
+        while count > 0 and len(self.lines) - forgotten < rows:
+            count -= 1
+            forgotten -= len(self.laid[count].strips)
+        del self.laid[:count], self.lines[:forgotten]
+
     def cut(self, message: int) -> None:
         """Take away the message and all that is below it."""
         index = next((index for index, entry in enumerate(self.entries) if entry.message == message), None)

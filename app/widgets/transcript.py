@@ -31,6 +31,7 @@ from app.widgets.thought import Thought
 
 _PERIOD_S = 0.2
 _AHEAD = 400  # rows above what is in sight that are laid out with it
+_KEPT = 1000  # rows of a reply that goes on, while its end is followed
 _REST = 30  # rest so many times as long as the last pass took of the processor: the engine needs the interpreter too
 
 
@@ -235,6 +236,9 @@ class Transcript(ScrollView, can_focus=True):
         for item, laid in zip(result.done, result.laid, strict=True):
             self._column.append(Entry(item), laid)
         self._growing = result.growing
+        # Each line is some ten objects that Python's collector would go through again and again.
+        if self._follow and self.text_selection is None and len(self._column.lines) > 2 * _KEPT:
+            self._column.forget_above(_KEPT)
         self._thinking = result.thinking and bool(self._growing)
         self._updated()
 

@@ -374,5 +374,10 @@ async def test_a_very_long_reply_stays_whole(make_app: MakeApp) -> None:
         await loaded(pilot)
         await say(pilot, "go")
         await until(pilot, lambda: " tokens · " in transcript(pilot).text and not transcript(pilot).writing, 30)
+        assert transcript(pilot).line_count < 2100  # of some 2,500
+        for _ in range(10):  # what is above is laid out as one scrolls
+            transcript(pilot).scroll_to(y=5, animate=False)
+            await pilot.pause(0.1)
+            await until(pilot, lambda: not chat(pilot).conversation.view.busy)
         body = transcript(pilot).text
         assert [int(part.split()[0]) for part in body.split("Sentence ")[1:]] == list(range(6000))
