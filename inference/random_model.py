@@ -71,7 +71,7 @@ class RandomStore(WeightStore):
         form = FORMATS[name]
         random = np.random.default_rng((self._seed, crc32(ref.name.encode())))
         piece = _floats(random, form, ref.columns) if form.dense else self._words
-        constant = _scale_words(form, ref.columns)
+        constant = scale_words(form, ref.columns)
         planes = {
             plane: np.full((ref.rows, words), constant[plane], np.uint32)
             if plane in constant
@@ -128,7 +128,7 @@ def _floats(random: np.random.Generator, form: PlanarFormat, columns: int) -> Wo
     return (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16).view(np.uint32)
 
 
-def _scale_words(form: PlanarFormat, columns: int) -> dict[str, int]:
+def scale_words(form: PlanarFormat, columns: int) -> dict[str, int]:
     """The word that fills each plane of scales, so that random quants become weights whose variance is 1 / columns.
 
     Where there is a minimum, it makes their mean 0.

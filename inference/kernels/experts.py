@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from inference.kernels.base import Decision, Variant, select
 from inference.kernels.dispatch import STATE, Constant, Dispatch, KernelContext, activation_constants, tensor
-from inference.kernels.matmul import MatmulRequest, gemv_lanes, gemv_subgroup_unmet, gemv_unmet
+from inference.kernels.matmul import gemv_subgroup_unmet, gemv_unmet
+from inference.kernels.matmul_shapes import MatmulRequest, gemv_lanes
 from inference.plan.ops import ExpertMatmul, Op, Route
 
 VARIANTS: tuple[Variant[MatmulRequest], ...] = (

@@ -1,13 +1,10 @@
-"""Matmul on WebGPU: one row (GEMV, by subgroups or by workgroup memory) and many rows (tiled).
+"""Matmul on WebGPU: few rows (GEMV, by subgroups or by workgroup memory) and many rows (tiled).
 
 A weight in several parts (a binding's size is limited) takes one dispatch a part.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from inference.gpu.device import DeviceCaps
 from inference.kernels.base import Decision, Variant, select
 from inference.kernels.dispatch import (
     STATE,
@@ -20,48 +17,8 @@ from inference.kernels.dispatch import (
     grid_for,
     tensor,
 )
+from inference.kernels.matmul_shapes import MOST_GEMV_ROWS, TILES, GemvShape, MatmulRequest, Tile, gemv_shape, tile_for
 from inference.plan.ops import Matmul, Op
-
-GEMV_INVOCATIONS = 128
-# Units of 8 columns that an invocation asks for together: enough to hide what one waits for memory.
-GEMV_UNROLL = 4
-WORKGROUP_LANES = 16
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Outputs of a workgroup (rows x columns), of one invocation, and the slice of K in workgroup memory."""
-
-    rows: int
-    columns: int
-    thread_rows: int
-    thread_columns: int
-    k: int = 32
-
-    def storage(self, gated: bool, norm: bool) -> int:
-        """Bytes of workgroup memory."""
-        quads = self.k // 4 + 1
-        matrices = self.rows + self.columns * (2 if gated else 1)
-        return matrices * quads * 16 + (self.rows * self.k if norm else 0)
-
-
-FILLING = 128
-"""So many workgroups fill a large GPU: with fewer of a large tile, smaller ones are faster."""
-
-# Largest first; a tile serves steps of at least its rows.
-TILES = (Tile(64, 64, 4, 4), Tile(32, 32, 4, 2), Tile(8, 32, 2, 2))
-
-
-@dataclass(frozen=True)
-class MatmulRequest:
-    """What selection looks at."""
-
-    rows: int
-    columns: int
-    outputs: int
-    gated: bool
-    norm: bool
-    caps: DeviceCaps
 
 
 def gemv_unmet(request: MatmulRequest) -> str | None:
@@ -74,10 +31,16 @@ def gemv_subgroup_unmet(request: MatmulRequest) -> str | None:
     return gemv_unmet(request) or (None if request.caps.subgroup_size else request.caps.subgroup_reason)
 
 
+def gemv_unwise(request: MatmulRequest) -> str | None:
+    if request.rows > MOST_GEMV_ROWS:
+        return f"{request.rows} rows would read the weights {-(-request.rows // MOST_GEMV_ROWS)} times"
+    return None
+
+
 def _tiled_unmet(request: MatmulRequest) -> str | None:
     if request.columns % 8:
         return f"{request.columns} columns are not a multiple of 8"
-    if _tile(request) is None:
+    if tile_for(request) is None:
         smallest = TILES[-1].storage(request.gated, request.norm)
         return (
             f"its tiles need {smallest} bytes of workgroup memory, the device has {request.caps.max_workgroup_storage}"
@@ -85,34 +48,33 @@ def _tiled_unmet(request: MatmulRequest) -> str | None:
     return None
 
 
-ONE_ROW_VARIANTS: tuple[Variant[MatmulRequest], ...] = (
-    Variant("gemv_subgroup", "one row; lanes of a subgroup share a row of weights", gemv_subgroup_unmet),
-    Variant("gemv_workgroup", "one row; sums meet in workgroup memory", gemv_unmet),
-)
-MANY_ROW_VARIANTS: tuple[Variant[MatmulRequest], ...] = (
+VARIANTS: tuple[Variant[MatmulRequest], ...] = (
+    Variant("gemv_subgroup", "few rows; lanes of a subgroup share rows of weights", gemv_subgroup_unmet, gemv_unwise),
+    Variant("gemv_workgroup", "few rows; sums meet in workgroup memory", gemv_unmet, gemv_unwise),
     Variant("tiled", "many rows share each tile of weights in workgroup memory", _tiled_unmet),
 )
 
 
-def gemv_lanes(subgroup: bool, caps: DeviceCaps) -> tuple[int, int]:
-    """Invocations that share a row of weights, and how many such groups a workgroup has."""
-    lanes = min(caps.subgroup_size, 32) if subgroup else WORKGROUP_LANES
-    return lanes, min(GEMV_INVOCATIONS, caps.max_invocations) // lanes
-
-
 def choose(op: Op, context: KernelContext) -> Decision:
     """The variant for a matmul or lm_head op. Raises KernelUnavailable where a forced variant cannot run."""
-    request = _request(op, context)
-    variants = ONE_ROW_VARIANTS if request.rows == 1 else MANY_ROW_VARIANTS
-    return select(variants, request, context.preferences)
+    return select(VARIANTS, _request(op, context), context.preferences)
 
 
 def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Dispatch, ...]:
     """One dispatch for each part of the weight."""
     weight = context.weights[op.weights[0]]
     request = _request(op, context)
-    make = _tiled if decision.variant == "tiled" else _gemv
-    return tuple(make(op, decision, context, request, weight, index) for index in range(len(weight.parts)))
+    made = []
+    for index, part in enumerate(weight.parts):
+        if decision.variant == "tiled":
+            tile = tile_for(request)
+            assert tile is not None
+            made.append(tiled_dispatch(op, context, index, tile))
+        else:
+            subgroup = decision.variant == "gemv_subgroup"
+            shape = gemv_shape(request, weight.format, subgroup, _out_rows(request, part))
+            made.append(gemv_dispatch(op, context, index, shape, subgroup))
+    return tuple(made)
 
 
 def _request(op: Op, context: KernelContext) -> MatmulRequest:
@@ -125,20 +87,6 @@ def _request(op: Op, context: KernelContext) -> MatmulRequest:
 def _attributes(op: Op) -> Matmul:
     assert isinstance(op.attributes, Matmul)
     return op.attributes
-
-
-def _tile(request: MatmulRequest) -> Tile | None:
-    fitting = [
-        tile
-        for tile in TILES
-        if tile.rows <= request.rows and tile.storage(request.gated, request.norm) <= request.caps.max_workgroup_storage
-    ]
-    filling = (tile for tile in fitting if request.caps.software or _workgroups(tile, request) >= FILLING)
-    return next(filling, fitting[-1] if fitting else None)
-
-
-def _workgroups(tile: Tile, request: MatmulRequest) -> int:
-    return -(-request.rows // tile.rows) * -(-request.outputs // tile.columns)
 
 
 def _out_rows(request: MatmulRequest, part: WeightPart) -> int:
@@ -164,48 +112,31 @@ def _shared_constants(op: Op, weight: DeviceWeight, part: WeightPart) -> dict[st
         "GATED": gated,
         **activation_constants(matmul.activation),
         "OUT_ROWS": part.rows // 2 if gated else part.rows,
+        "Y_COLUMNS": op.output.columns,
         "FIRST_ROW": part.first_row // 2 if gated else part.first_row,
     }
 
 
-def _gemv(
-    op: Op, decision: Decision, context: KernelContext, request: MatmulRequest, weight: DeviceWeight, index: int
-) -> Dispatch:
-    subgroup = decision.variant == "gemv_subgroup"
-    lanes, lane_groups = gemv_lanes(subgroup, context.caps)
-    constants = _shared_constants(op, weight, weight.parts[index])
-    out_rows = _out_rows(request, weight.parts[index])
-    # Rows that share their reads of x; fewer where there would not be enough workgroups to fill a device.
-    rows = 2 if out_rows >= 1024 and not request.gated else 1
-    constants |= {
-        "LANES": lanes,
-        "LANE_GROUPS": lane_groups,
-        "ROWS": rows,
-        "UNROLL": min(GEMV_UNROLL, -(-request.columns // 8 // lanes)),
-        "REDUCE": "subgroup" if subgroup else "workgroup",
-    }
-    workgroups = -(-out_rows // (rows * lane_groups))
+def gemv_dispatch(op: Op, context: KernelContext, index: int, shape: GemvShape, subgroup: bool) -> Dispatch:
+    """Part `index` of the weight, divided as `shape` says; sums meet in subgroups or in workgroup memory."""
+    weight = context.weights[op.weights[0]]
+    x_rows = min(op.output.rows, MOST_GEMV_ROWS)
+    constants = _shared_constants(op, weight, weight.parts[index]) | shape.constants()
+    constants |= {"X_ROWS": x_rows, "REDUCE": "subgroup" if subgroup else "workgroup"}
     bindings = (*weight.bindings(index), *_operands(op, context), tensor(op.output))
-    return Dispatch("matmul/gemv.wgsl", constants, bindings, grid_for(workgroups, context.caps))
+    out_rows = _out_rows(_request(op, context), weight.parts[index])
+    x, y, _ = grid_for(shape.workgroups(out_rows), context.caps)
+    grid = (x, y, -(-op.output.rows // x_rows))
+    return Dispatch("matmul/gemv.wgsl", constants, (*bindings, STATE) if x_rows > 1 else bindings, grid)
 
 
-def _tiled(
-    op: Op, decision: Decision, context: KernelContext, request: MatmulRequest, weight: DeviceWeight, index: int
-) -> Dispatch:
-    tile = _tile(request)
-    assert tile is not None
-    constants = _shared_constants(op, weight, weight.parts[index])
-    constants |= {
-        "TILE_ROWS": tile.rows,
-        "TILE_COLUMNS": tile.columns,
-        "THREAD_ROWS": tile.thread_rows,
-        "THREAD_COLUMNS": tile.thread_columns,
-        "TILE_K": tile.k,
-        "Y_COLUMNS": op.output.columns,
-    }
+def tiled_dispatch(op: Op, context: KernelContext, index: int, tile: Tile) -> Dispatch:
+    """Part `index` of the weight, in such tiles."""
+    weight = context.weights[op.weights[0]]
+    constants = _shared_constants(op, weight, weight.parts[index]) | tile.constants()
     bindings = (*weight.bindings(index), *_operands(op, context), tensor(op.output), STATE)
-    grid = (-(-_out_rows(request, weight.parts[index]) // tile.columns), -(-request.rows // tile.rows), 1)
-    return Dispatch("matmul/tiled.wgsl", constants, bindings, grid)
+    out_rows = _out_rows(_request(op, context), weight.parts[index])
+    return Dispatch("matmul/tiled.wgsl", constants, bindings, tile.grid(op.output.rows, out_rows))
 
 
 def _operands(op: Op, context: KernelContext) -> tuple:

@@ -46,7 +46,7 @@ KERNELS: dict[Kind, KernelFile] = {
 VARIANT_NAMES = tuple(
     variant.name
     for variants in (
-        matmul.ONE_ROW_VARIANTS, matmul.MANY_ROW_VARIANTS, experts.VARIANTS,
+        matmul.VARIANTS, experts.VARIANTS,
         attention.DECODE_VARIANTS, attention.PREFILL_VARIANTS, sample.VARIANTS,
     )
     for variant in variants

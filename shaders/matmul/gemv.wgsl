@@ -1,20 +1,23 @@
-// One-row matmul: y = SCALE * (f(x) @ W.T + bias + low_rank @ B.T), with an optional RMS norm of x, gated activation,
-// and residual add.
+// Matmul of few rows: Y = SCALE * (f(X) @ W.T + bias + low_rank @ B.T), with an optional RMS norm of X, gated
+// activation, and residual add. Weights are read and decoded once for X_ROWS rows of X.
 //
-// Bindings: planes of W (weights.wgsl); x (COLUMNS) ${X_TYPE}; [bias (rows of W) f32];
+// Bindings: planes of W (units.wgsl); X (T, COLUMNS) ${X_TYPE}; [bias (rows of W) f32];
 //           [B of the adapters (rows of W, LORA_RANK) f32]; [norm weight (COLUMNS) f32];
-//           [low_rank (LORA_RANK) f32]; [residual ${Y_TYPE}]; y ${Y_TYPE}, where this part of W fills OUT_ROWS
-//           elements from FIRST_ROW on.
-// Grid: ceil(OUT_ROWS / (ROWS * LANE_GROUPS)) workgroups, folded over x and y.
-// LANES invocations share ROWS rows of W; each reads every LANES-th unit of 8 columns. With GATED, W holds
-// OUT_ROWS gate rows, then as many up rows; bias and B of up begin at row UP_FIRST. REDUCE is "subgroup" (shuffles) or
-// "workgroup" (shared memory).
+//           [low_rank (T, LORA_RANK) f32]; [residual ${Y_TYPE}]; Y (T, Y_COLUMNS) ${Y_TYPE}, where this part of W fills
+//           OUT_ROWS columns from FIRST_ROW on; with X_ROWS > 1 state u32.
+// Grid: ceil(OUT_ROWS / (ROWS * LANE_GROUPS / SPLIT)) workgroups folded over x and y; ceil(T / X_ROWS) over z, of which
+// those past state.rows leave early.
+// LANES invocations, a lane group, share ROWS rows of W, and SPLIT such groups share these again: each lane reads every
+// (LANES * SPLIT)-th unit of UNIT columns, UNROLL of them at a time. Groups that share x are in one subgroup, where they
+// read it at once. With STAGED, x is first brought into workgroup memory, STAGED columns at a time.
+// With GATED, W holds OUT_ROWS gate rows, then as many up rows; bias and B of up begin at row UP_FIRST. REDUCE is
+// "subgroup" (shuffles) or "workgroup" (shared memory).
 // Accumulates in f32.
 
 //% if "f16" in (X_TYPE, Y_TYPE)
 enable f16;
 //% endif
-//% include "weights.wgsl"
+//% include "matmul/units.wgsl"
 //% if GATED
 //% include "activation.wgsl"
 //% endif
@@ -42,107 +45,301 @@ enable f16;
 @group(0) @binding(${at.next}) var<storage, read> residual: array<${Y_TYPE}>;
 //% endif
 @group(0) @binding(${at.next + 1}) var<storage, read_write> y: array<${Y_TYPE}>;
+//% if X_ROWS > 1
+@group(0) @binding(${at.next + 2}) var<storage, read> state: array<u32>;
+//% endif
 
 const LANES: u32 = ${LANES}u;
-const LANE_GROUPS: u32 = ${LANE_GROUPS}u;
 const ROWS: u32 = ${ROWS}u;
 const OUT_ROWS: u32 = ${OUT_ROWS}u;
 const FIRST_ROW: u32 = ${FIRST_ROW}u;
-//% set products = ROWS * (2 if GATED else 1)
-//% set sums = products * (2 if LORA_RANK else 1) + (1 if NORM else 0)
-// Sums a lane keeps: one a row, then one a row of up, as many for the adapters, then the sum of squares.
-const SUMS: u32 = ${sums}u;
+const QUADS: u32 = ${COLUMNS // 4}u;
+//% set row_groups = LANE_GROUPS // SPLIT
+//% set invocations = LANES * LANE_GROUPS
+//% set stride = LANES * SPLIT
+//% set units = COLUMNS // UNIT
+//% set quads = UNIT // 4
+//% set quantised = SCALE_FORM != "none"
+//% set groups = [UNIT // GROUP_SIZE, 1] | max if quantised else 1
+//% set with_offset = SCALE_FORM in ("scale_min", "super_scale_min")
+//% set mantissa = quantised and not TABLE and DECODE == "mantissa"
+//% set ups = ["", "up"] if GATED else [""]
+// Rows of W by name: (suffix, row within ROWS, whether of up).
+//% set weight_rows = []
+//% for up in ups
+//% for r in range(ROWS)
+//% set _ = weight_rows.append(up ~ r)
+//% endfor
+//% endfor
+//% set sum_names = []
+//% for m in range(X_ROWS)
+//% for w in weight_rows
+//% set _ = sum_names.append("sum" ~ w ~ "_" ~ m)
+//% endfor
+//% endfor
+//% if LORA_RANK
+//% for m in range(X_ROWS)
+//% for w in weight_rows
+//% set _ = sum_names.append("adapted" ~ w ~ "_" ~ m)
+//% endfor
+//% endfor
+//% endif
+//% if NORM
+//% for m in range(X_ROWS)
+//% set _ = sum_names.append("squares_" ~ m)
+//% endfor
+//% endif
+// With few sums each is kept as four, which do not wait for each other.
+//% set wide = weight_rows | length * X_ROWS <= 4
 
 //% include "matmul/reduce.wgsl"
 
-@compute @workgroup_size(${LANES * LANE_GROUPS})
+//% if SPLIT > 1
+var<workgroup> partial_sums: array<f32, ${LANE_GROUPS * sum_names | length}>;
+//% endif
+//% if STAGED
+// Of each row of X, STAGED columns: a unit's quads side by side, and one of padding, which keeps lanes out of each
+// other's memory banks.
+//% set staged_units = STAGED // UNIT
+var<workgroup> x_staged: array<vec4<f32>, ${X_ROWS * staged_units * (quads + 1)}>;
+//% if NORM
+var<workgroup> staged_squares: array<f32, ${X_ROWS * invocations}>;
+//% endif
+//% endif
+
+@compute @workgroup_size(${invocations})
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) count: vec3<u32>,
         @builtin(local_invocation_index) index: u32) {
+//% if X_ROWS > 1
+  let x_row = workgroup.z * ${X_ROWS}u;
+  if (x_row >= state[1]) { return; }
+//% else
+  let x_row = 0u;
+//% endif
+//% if TABLE
+  fill_levels(index);
+//% endif
   let lane = index % LANES;
-  let first = ((workgroup.x + workgroup.y * count.x) * LANE_GROUPS + index / LANES) * ROWS;
-  var sums: array<f32, SUMS>;
-//% set turns = (COLUMNS // 8 + LANES * UNROLL - 1) // (LANES * UNROLL)
-//% set whole = turns * LANES * UNROLL == COLUMNS // 8
-  // UNROLL units at a time, without branches, so that their loads are under way together.
+  let lane_group = index / LANES;
+  let part = lane_group / ${row_groups}u;  // of SPLIT
+  let stripe = part * LANES + lane;
+  let first = ((workgroup.x + workgroup.y * count.x) * ${row_groups}u + lane_group % ${row_groups}u) * ROWS;
+//% for r in range(ROWS)
+  let row${r} = min(first + ${r}u, OUT_ROWS - 1u);
+//% if GATED
+  let rowup${r} = row${r} + OUT_ROWS;
+//% endif
+//% endfor
+//% for name in sum_names
+  var ${name} = 0.0;
+//% endfor
+//% set staged_stride = stride * UNROLL
+//% set block = staged_units if STAGED else units
+//% set turns = (block + staged_stride - 1) // staged_stride
+//% set whole = block % staged_stride == 0 and units % block == 0
+//% if STAGED
+  for (var start = 0u; start < UNITS; start += ${staged_units}u) {
+    workgroupBarrier();
+//% for m in range(X_ROWS)
+    for (var at = index; at < ${staged_units * quads}u; at += ${invocations}u) {
+      let quad = start * ${quads}u + at;
+      var value = vec4<f32>(0.0);
+      if (quad < QUADS) {
+        value = vec4<f32>(x[(x_row + ${m}u) * QUADS + quad]);
+//% if NORM
+        squares_${m} += dot(value, value);
+        value *= norm[quad];
+//% endif
+      }
+      x_staged[${m * staged_units * (quads + 1)}u + at + at / ${quads}u] = value;
+    }
+//% endfor
+    workgroupBarrier();
+//% else
+  {
+    let start = 0u;
+//% endif
   for (var turn = 0u; turn < ${turns}u; turn++) {
+    // UNROLL units at a time, without branches, so that their loads are under way together.
 //% for u in range(UNROLL)
+    let local${u} = (turn * ${UNROLL}u + ${u}u) * ${stride}u + stripe;
 //% if whole
-    let unit${u} = (turn * ${UNROLL}u + ${u}u) * LANES + lane;
-    var a${u} = vec4<f32>(x[2u * unit${u}]);
-    var b${u} = vec4<f32>(x[2u * unit${u} + 1u]);
+    let unit${u} = start + local${u};
 //% else
-    let asked${u} = (turn * ${UNROLL}u + ${u}u) * LANES + lane;
-    let unit${u} = min(asked${u}, UNITS - 1u);
-    var a${u} = select(vec4<f32>(0.0), vec4<f32>(x[2u * unit${u}]), asked${u} < UNITS);
-    var b${u} = select(vec4<f32>(0.0), vec4<f32>(x[2u * unit${u} + 1u]), asked${u} < UNITS);
+    let has${u} = local${u} < ${block}u && start + local${u} < UNITS;
+    let unit${u} = min(start + local${u}, UNITS - 1u);
+//% endif
+//% for w in weight_rows
+    let packed${w}_${u} = load(row${w}, unit${u});
+//% endfor
+//% endfor
+//% for u in range(UNROLL)
+//% for g in range(groups)
+    {
+//% for m in range(X_ROWS)
+//% if with_offset
+      var total_${m} = vec4<f32>(0.0);
+//% endif
+//% for w in weight_rows
+      var part${w}_${m} = ${"vec4<f32>(0.0)" if wide else "0.0"};
+//% endfor
+//% endfor
+//% for j in range(g * quads // groups, (g + 1) * quads // groups)
+      {
+//% for w in weight_rows
+        let q${w} = quad${j}(packed${w}_${u});
+//% endfor
+//% for m in range(X_ROWS)
+        {
+//% if STAGED
+          var value = x_staged[${m * staged_units * (quads + 1) + j}u + ${"local%d" % u if whole else "min(local%d, %du)" % (u, block - 1)} * ${quads + 1}u];
+//% else
+          var value = vec4<f32>(x[(x_row + ${m}u) * QUADS + unit${u} * ${quads}u + ${j}u]);
+//% endif
+//% if not whole
+          value = select(vec4<f32>(0.0), value, has${u});
+//% endif
+//% if NORM and not STAGED
+          squares_${m} += dot(value, value);
+          value *= norm[unit${u} * ${quads}u + ${j}u];
+//% endif
+//% if with_offset
+          total_${m} += value;
+//% endif
+//% if mantissa
+          value *= X_SCALE;
+//% endif
+//% for w in weight_rows
+//% if wide
+          part${w}_${m} += q${w} * value;
+//% else
+          part${w}_${m} = fma(q${w}.w, value.w, fma(q${w}.z, value.z, fma(q${w}.y, value.y, fma(q${w}.x, value.x, part${w}_${m}))));
 //% endif
 //% endfor
-//% if NORM
-//% for u in range(UNROLL)
-    sums[SUMS - 1u] += dot(a${u}, a${u}) + dot(b${u}, b${u});
-    a${u} *= norm[2u * unit${u}];
-    b${u} *= norm[2u * unit${u} + 1u];
+        }
 //% endfor
+      }
+//% endfor
+//% for m in range(X_ROWS)
+//% if with_offset
+      let sum_x${m} = total_${m}.x + total_${m}.y + total_${m}.z + total_${m}.w;
 //% endif
-//% for u in range(UNROLL)
-    let ab${u} = a${u} + b${u};
-    let total${u} = ab${u}.x + ab${u}.y + ab${u}.z + ab${u}.w;
-//% for r in range(ROWS)
-    sums[${r}] += weights_dot(min(first + ${r}u, OUT_ROWS - 1u), unit${u}, a${u}, b${u}, total${u});
-//% if GATED
-    sums[${ROWS + r}] += weights_dot(min(first + ${r}u, OUT_ROWS - 1u) + OUT_ROWS, unit${u}, a${u}, b${u}, total${u});
-//% endif
+//% for w in weight_rows
+//% set product = "(part%s_%d.x + part%s_%d.y + part%s_%d.z + part%s_%d.w)" % (w, m, w, m, w, m, w, m) if wide else "part%s_%d" % (w, m)
+      sum${w}_${m} += ${product}
+//%- if quantised
+ * scale${g}(packed${w}_${u})
+//%- endif
+//%- if with_offset
+ + sum_x${m} * offset${g}(packed${w}_${u})
+//%- endif
+;
+//% endfor
+//% endfor
+    }
 //% endfor
 //% endfor
   }
-//% if LORA_RANK
-  for (var k = lane; k < ${LORA_RANK}u; k += LANES) {
-    let low = low_rank[k];
-//% for r in range(ROWS)
-    let row${r} = FIRST_ROW + min(first + ${r}u, OUT_ROWS - 1u);
-    sums[${products + r}] += low * lora_b[row${r} * ${LORA_RANK}u + k];
-//% if GATED
-    sums[${products + ROWS + r}] += low * lora_b[(${UP_FIRST}u + row${r}) * ${LORA_RANK}u + k];
-//% endif
+  }
+//% if STAGED and NORM
+  // Each invocation has the squares of what it staged: a lane group adds up those of all.
+//% for m in range(X_ROWS)
+  staged_squares[${m * invocations}u + index] = squares_${m};
+  squares_${m} = 0.0;
+//% endfor
+  workgroupBarrier();
+  for (var at = stripe; at < ${invocations}u; at += ${stride}u) {
+//% for m in range(X_ROWS)
+    squares_${m} += staged_squares[${m * invocations}u + at];
 //% endfor
   }
 //% endif
-//% for s in range(sums)
-  sums[${s}] = reduce(sums[${s}], index);
+//% if LORA_RANK
+  for (var k = stripe; k < ${LORA_RANK}u; k += ${stride}u) {
+//% for m in range(X_ROWS)
+    let low${m} = low_rank[(x_row + ${m}u) * ${LORA_RANK}u + k];
+//% endfor
+//% for up in ups
+//% for r in range(ROWS)
+    let b${up}${r} = lora_b[(${UP_FIRST if up else 0}u + FIRST_ROW + row${r}) * ${LORA_RANK}u + k];
+//% for m in range(X_ROWS)
+    adapted${up}${r}_${m} += low${m} * b${up}${r};
+//% endfor
+//% endfor
+//% endfor
+  }
+//% endif
+//% for name in sum_names
+  ${name} = reduce(${name}, index);
+//% endfor
+//% if SPLIT > 1
+  if (lane == 0u) {
+//% for name in sum_names
+    partial_sums[${loop.index0 * LANE_GROUPS}u + lane_group] = ${name};
+//% endfor
+  }
+  workgroupBarrier();
+  if (part != 0u) { return; }
+//% for name in sum_names
+//% set place = loop.index0 * LANE_GROUPS
+//% for other in range(1, SPLIT)
+  ${name} += partial_sums[${place + other * row_groups}u + lane_group];
+//% endfor
+//% endfor
+//% endif
+  // All lanes have all sums: each finishes and writes outputs of its own, number o being row o % ROWS of X row o / ROWS.
+//% set outputs = ROWS * X_ROWS
+  for (var o = lane; o < ${outputs}u; o += LANES) {
+    let r = o % ROWS;
+    let y_row = x_row + o / ROWS;
+    if (first + r >= OUT_ROWS${" || y_row >= state[1]" if X_ROWS > 1 else ""}) { continue; }
+    let out = FIRST_ROW + first + r;
+    let to = y_row * ${Y_COLUMNS}u + out;
+//% for up in ups
+    var value${up} = sum${up}0_0;
+//% if LORA_RANK
+    var adapted${up} = adapted${up}0_0;
+//% endif
 //% endfor
 //% if NORM
-  let scale = inverseSqrt(sums[SUMS - 1u] / f32(COLUMNS) + ${NORM_EPS});
-//% else
-  let scale = 1.0;
+    var squares = squares_0;
 //% endif
-  if (lane != 0u) { return; }
-//% for r in range(ROWS)
-  if (first + ${r}u < OUT_ROWS) {
-    let out = FIRST_ROW + first + ${r}u;
-    var value = sums[${r}] * scale;
+//% for o in range(1, outputs)
+    if (o == ${o}u) {
+//% for up in ups
+      value${up} = sum${up}${o % ROWS}_${o // ROWS};
+//% if LORA_RANK
+      adapted${up} = adapted${up}${o % ROWS}_${o // ROWS};
+//% endif
+//% endfor
+//% if NORM
+      squares = squares_${o // ROWS};
+//% endif
+    }
+//% endfor
+//% if NORM
+    let scale = inverseSqrt(squares / f32(COLUMNS) + ${NORM_EPS});
+//% endif
+//% for up in ups
+//% if NORM
+    value${up} *= scale;
+//% endif
 //% if BIAS
-    value += bias[out];
+    value${up} += bias[${UP_FIRST if up else 0}u + out];
 //% endif
 //% if LORA_RANK
-    value += sums[${products + r}];
+    value${up} += adapted${up};
 //% endif
+//% endfor
 //% if GATED
-    var up = sums[${ROWS + r}] * scale;
-//% if BIAS
-    up += bias[${UP_FIRST}u + out];
-//% endif
-//% if LORA_RANK
-    up += sums[${products + ROWS + r}];
-//% endif
-    value = gated(value, up);
+    value = gated(value, valueup);
 //% endif
 //% if SCALE != 1
     value *= ${SCALE};
 //% endif
 //% if RESIDUAL
-    value += f32(residual[out]);
+    value += f32(residual[to]);
 //% endif
-    y[out] = ${Y_TYPE}(value);
+    y[to] = ${Y_TYPE}(value);
   }
-//% endfor
 }

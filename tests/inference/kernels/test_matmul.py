@@ -16,6 +16,7 @@ from inference.formats.planar import FORMATS, PlanarTensor, from_dense, from_ggm
 from inference.kernels import matmul
 from inference.kernels.base import KernelPreference
 from inference.kernels.dispatch import STATE, DeviceWeight, KernelContext, WeightPart, tensor
+from inference.kernels.matmul_shapes import GemvShape, Tile
 from inference.plan.ops import Matmul, Op, TensorRef, WeightRef
 from tests.inference.kernels.harness import Gpu, place_weight, run
 from tests.inference.random_blocks import random_blocks
@@ -53,7 +54,9 @@ def check(
     dtype: str = "f32",
     split: int = 1,
     seed: int = 0,
+    shape: GemvShape | Tile | None = None,
 ) -> None:
+    """Compare with NumPy; `shape` divides the work in another way than the variant would."""
     rng = np.random.default_rng(seed)
     numpy_dtype = {"f32": np.float32, "f16": np.float16}[dtype]
     x = rng.standard_normal((max_rows, weight.columns)).astype(numpy_dtype)
@@ -80,7 +83,14 @@ def check(
     context = KernelContext(gpu.caps, max_rows, "f32", 1, weights, preferences=(KernelPreference(variant, True),))
     decision = matmul.choose(op, context)
     assert decision.variant == variant
-    dispatches = matmul.dispatches(op, decision, context)
+    match shape:
+        case GemvShape():
+            parts = range(split)
+            dispatches = tuple(matmul.gemv_dispatch(op, context, p, shape, variant == "gemv_subgroup") for p in parts)
+        case Tile():
+            dispatches = tuple(matmul.tiled_dispatch(op, context, part, shape) for part in range(split))
+        case None:
+            dispatches = matmul.dispatches(op, decision, context)
     used = {binding for dispatch in dispatches for binding in dispatch.bindings}
     inputs = {tensor(x_ref): x, tensor(residual_ref): residual, STATE: np.array([0, rows], np.uint32)}
     inputs |= arrays | norm_arrays | bias_arrays
@@ -178,3 +188,13 @@ def test_a_gpu_gets_a_tile_that_fills_it(gpu: Gpu, outputs: int, columns: int) -
     context = KernelContext(real, 256, "f32", 256, {ref: weight})
     (dispatch,) = matmul.dispatches(op, matmul.choose(op, context), context)
     assert dispatch.constants["TILE_COLUMNS"] == columns
+
+
+@pytest.mark.parametrize(
+    "tile", [Tile(64, 64, 8, 8, 16), Tile(128, 64, 8, 4, 16, buffers=2), Tile(16, 32, 2, 2, buffers=2)]
+)
+def test_other_tiles(gpu: Gpu, tile: Tile) -> None:
+    weight = make_weight("Q4_1", 90, 96, np.random.default_rng(7))
+    everything = Matmul(scale=3.0, bias=True, norm_eps=1e-5, activation="silu", residual=True)
+    check(gpu, weight, everything, "tiled", rows=70, max_rows=128, shape=tile)
+    check(gpu, make_weight("Q8_0", 150, 160, np.random.default_rng(8)), Matmul(), "tiled", 128, 128, shape=tile)
