@@ -11,6 +11,7 @@ from inference.gpu.buffers import BufferPool
 from inference.gpu.encoder import BoundDispatch
 from inference.gpu.pipelines import PipelineCache
 from inference.kernels import attention, sample
+from inference.kernels.append_in_matmul import fold_appends
 from inference.kernels.base import Decision
 from inference.kernels.dispatch import Binding, Dispatch, KernelContext
 from inference.kernels.registry import KERNELS
@@ -45,10 +46,14 @@ def assign_slots(plan: Plan) -> tuple[dict[str, int], list[int]]:
     slots: dict[str, int] = {}
     sizes: list[int] = []
     free: list[int] = []
+    # What makes the inputs of an append may append, too, and then writes its output: that has a slot from there on.
+    appended = {op.inputs[0].storage.name: op.output.storage for op in plan.ops if op.kind == "kv_append"}
     for index, tensors in enumerate(touched):
         # What an operation writes comes first; all others are there already.
-        output = tensors[0]
-        if output.name not in slots:
+        written = tensors[0]
+        for output in filter(None, (written, appended.get(written.name))):
+            if output.name in slots:
+                continue
             size = output.rows * output.columns * ITEMSIZE[output.dtype]
             slot = min(free, key=lambda candidate: abs(sizes[candidate] - size), default=None)
             if slot is None:
@@ -70,7 +75,7 @@ def decide(plan: Plan, context: KernelContext) -> tuple[list[Decision], list[tup
         decision = kernel.choose(op, context)
         decisions.append(decision)
         dispatches.append(kernel.dispatches(op, decision, context))
-    return decisions, dispatches
+    return fold_appends(plan.ops, decisions, dispatches, context)
 
 
 def make_scratch(plan: Plan, context: KernelContext, pool: BufferPool) -> dict[Binding, Any]:

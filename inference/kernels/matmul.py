@@ -55,6 +55,9 @@ VARIANTS: tuple[Variant[MatmulRequest], ...] = (
 )
 
 
+GEMV_VARIANTS = ("gemv_subgroup", "gemv_workgroup")
+
+
 def choose(op: Op, context: KernelContext) -> Decision:
     """The variant for a matmul or lm_head op. Raises KernelUnavailable where a forced variant cannot run."""
     return select(VARIANTS, _request(op, context), context.preferences)
@@ -62,19 +65,23 @@ def choose(op: Op, context: KernelContext) -> Decision:
 
 def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Dispatch, ...]:
     """One dispatch for each part of the weight."""
-    weight = context.weights[op.weights[0]]
-    request = _request(op, context)
     made = []
-    for index, part in enumerate(weight.parts):
+    for index in range(len(context.weights[op.weights[0]].parts)):
         if decision.variant == "tiled":
-            tile = tile_for(request)
+            tile = tile_for(_request(op, context))
             assert tile is not None
             made.append(tiled_dispatch(op, context, index, tile))
         else:
-            subgroup = decision.variant == "gemv_subgroup"
-            shape = gemv_shape(request, weight.format, subgroup, _out_rows(request, part))
-            made.append(gemv_dispatch(op, context, index, shape, subgroup))
+            shape = part_shape(op, decision, context, index)
+            made.append(gemv_dispatch(op, context, index, shape, decision.variant == "gemv_subgroup"))
     return tuple(made)
+
+
+def part_shape(op: Op, decision: Decision, context: KernelContext, index: int) -> GemvShape:
+    """How a GEMV of part `index` of the weight is divided."""
+    weight, request = context.weights[op.weights[0]], _request(op, context)
+    out_rows = _out_rows(request, weight.parts[index])
+    return gemv_shape(request, weight.format, decision.variant == "gemv_subgroup", out_rows)
 
 
 def _request(op: Op, context: KernelContext) -> MatmulRequest:
@@ -123,6 +130,7 @@ def gemv_dispatch(op: Op, context: KernelContext, index: int, shape: GemvShape, 
     x_rows = min(op.output.rows, MOST_GEMV_ROWS)
     constants = _shared_constants(op, weight, weight.parts[index]) | shape.constants()
     constants |= {"X_ROWS": x_rows, "REDUCE": "subgroup" if subgroup else "workgroup"}
+    constants |= {"APPEND": False, "KV_TYPE": ""}
     bindings = (*weight.bindings(index), *_operands(op, context), tensor(op.output))
     out_rows = _out_rows(_request(op, context), weight.parts[index])
     x, y, _ = grid_for(shape.workgroups(out_rows), context.caps)

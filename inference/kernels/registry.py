@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from inference.errors import KernelUnavailable
-from inference.kernels import attention, experts, matmul, sample, simple
+from inference.kernels import append_in_matmul, attention, experts, matmul, sample, simple
 from inference.kernels.base import Decision, KernelPreference
 from inference.kernels.dispatch import Dispatch, KernelContext
 from inference.plan.ops import Kind, Op
@@ -47,7 +47,7 @@ VARIANT_NAMES = tuple(
     variant.name
     for variants in (
         matmul.VARIANTS, experts.VARIANTS,
-        attention.DECODE_VARIANTS, attention.PREFILL_VARIANTS, sample.VARIANTS,
+        attention.DECODE_VARIANTS, attention.PREFILL_VARIANTS, sample.VARIANTS, (append_in_matmul.VARIANT,),
     )
     for variant in variants
 )  # fmt: skip

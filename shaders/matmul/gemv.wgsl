@@ -4,7 +4,7 @@
 // Bindings: planes of W (units.wgsl); X (T, COLUMNS) ${X_TYPE}; [bias (rows of W) f32];
 //           [B of the adapters (rows of W, LORA_RANK) f32]; [norm weight (COLUMNS) f32];
 //           [low_rank (T, LORA_RANK) f32]; [residual ${Y_TYPE}]; Y (T, Y_COLUMNS) ${Y_TYPE}, where this part of W fills
-//           OUT_ROWS columns from FIRST_ROW on; with X_ROWS > 1 state u32.
+//           OUT_ROWS columns from FIRST_ROW on; with X_ROWS > 1 state u32; with APPEND those of append.wgsl.
 // Grid: ceil(OUT_ROWS / (ROWS * LANE_GROUPS / SPLIT)) workgroups folded over x and y; ceil(T / X_ROWS) over z, of which
 // those past state.rows leave early.
 // LANES invocations, a lane group, share ROWS rows of W, and SPLIT such groups share these again: each lane reads every
@@ -12,9 +12,10 @@
 // read it at once. With STAGED, x is first brought into workgroup memory, STAGED columns at a time.
 // With GATED, W holds OUT_ROWS gate rows, then as many up rows; bias and B of up begin at row UP_FIRST. REDUCE is
 // "subgroup" (shuffles) or "workgroup" (shared memory).
+// With APPEND, W makes q, k and v, and two outputs at a time are rotated and stored: Y is q, k and v go to the cache.
 // Accumulates in f32.
 
-//% if "f16" in (X_TYPE, Y_TYPE)
+//% if "f16" in (X_TYPE, Y_TYPE, KV_TYPE)
 enable f16;
 //% endif
 //% include "matmul/units.wgsl"
@@ -47,6 +48,11 @@ enable f16;
 @group(0) @binding(${at.next + 1}) var<storage, read_write> y: array<${Y_TYPE}>;
 //% if X_ROWS > 1
 @group(0) @binding(${at.next + 2}) var<storage, read> state: array<u32>;
+//% endif
+
+//% if APPEND
+//% set APPEND_AT = at.next + 2
+//% include "matmul/append.wgsl"
 //% endif
 
 const LANES: u32 = ${LANES}u;
@@ -124,12 +130,18 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) co
   let part = lane_group / ${row_groups}u;  // of SPLIT
   let stripe = part * LANES + lane;
   let first = ((workgroup.x + workgroup.y * count.x) * ${row_groups}u + lane_group % ${row_groups}u) * ROWS;
+//% if APPEND
+  let pair = min(first, OUT_ROWS - 1u) / 2u;
+  let row0 = pair_rows(pair).x;
+  let row1 = pair_rows(pair).y;
+//% else
 //% for r in range(ROWS)
   let row${r} = min(first + ${r}u, OUT_ROWS - 1u);
 //% if GATED
   let rowup${r} = row${r} + OUT_ROWS;
 //% endif
 //% endfor
+//% endif
 //% for name in sum_names
   var ${name} = 0.0;
 //% endfor
@@ -287,6 +299,20 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) co
 //% endfor
 //% endfor
 //% endif
+//% if APPEND
+  if (lane != 0u || first >= OUT_ROWS) { return; }
+  var values = vec2<f32>(sum0_0, sum1_0);
+//% if NORM
+  values *= inverseSqrt(squares_0 / f32(COLUMNS) + ${NORM_EPS});
+//% endif
+//% if BIAS
+  values += vec2<f32>(bias[row0], bias[row1]);
+//% endif
+//% if LORA_RANK
+  values += vec2<f32>(adapted0_0, adapted1_0);
+//% endif
+  store_pair(pair, values);
+//% else
   // All lanes have all sums: each finishes and writes outputs of its own, number o being row o % ROWS of X row o / ROWS.
 //% set outputs = ROWS * X_ROWS
   for (var o = lane; o < ${outputs}u; o += LANES) {
@@ -342,4 +368,5 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) co
 //% endif
     y[to] = ${Y_TYPE}(value);
   }
+//% endif
 }
