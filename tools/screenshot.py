@@ -6,6 +6,7 @@ python tools/screenshot.py [MODEL] [--device webgpu]
 import argparse
 import asyncio
 import tempfile
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,17 +24,36 @@ from inference.catalog import load_catalog
 from inference.hub import default_store
 
 DOCS = Path(__file__).parent.parent / "docs"
-# Keys that open the panels of each picture, those of the one before being open.
-PICTURES = {
-    "screenshot.svg": ("f2", "f3"),
-    "kernels-and-tokens.svg": ("f2", "f3", "f7", "k", "f7", "t"),
-    "timing-and-kv.svg": ("f7", "k", "f7", "t", "f7", "s", "f4"),
-}
-QUESTION = "Give me three tips for better sleep."
+LORA = Path(__file__).parent.parent / "assets" / "demo-lora"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is typed and sent, and the keys pressed then, for a picture of that name, or none; what was opened stays."""
+
+    name: str
+    typed: str = ""
+    keys: tuple[str, ...] = ()
+
+
+PICTURES = (
+    Picture("", "Give me three tips for better sleep."),
+    Picture("screenshot.svg", keys=("f2", "f3")),
+    Picture("kernels-and-tokens.svg", keys=("f2", "f3", "f7", "k", "f7", "t")),
+    Picture("timing-and-kv.svg", keys=("f7", "k", "f7", "t", "f7", "s", "f4")),
+    Picture("", keys=("f7", "s", "f4")),
+    Picture("", "/new"),
+    Picture("", f"/lora {LORA}=0.5"),
+    Picture("prompt-and-lora.svg", "Why is the sky blue?", ("f7", "p", "f6")),
+    Picture("", keys=("f7", "p", "f6", "alt+e")),
+    Picture("history.svg", " In one sentence.", ("f8",)),
+    Picture("settings.svg", keys=("f8", "f9")),
+    Picture("models.svg", keys=("escape", "f5")),
+)
 
 
 async def take(model: str, device: str) -> dict[str, str]:
-    """The screens as SVG by their file's name, after one question and with panels open."""
+    """The screens as SVG by their file's name."""
     catalog, store = load_catalog(), default_store()
     engine = EngineThread(
         partial(resolve_usable_model, catalog=catalog, store=store),
@@ -44,7 +64,7 @@ async def take(model: str, device: str) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         list_models, find_fit = partial(model_entries, catalog, store), FitFinder(EngineOptions(device=device))
         sources = Sources(Path(folder) / "settings.toml", {"theme": "glass"})
-        app = ChatApp(engine, Store(None), list_models, find_fit, sources, start)
+        app = ChatApp(engine, Store(Path(folder) / "history.db"), list_models, find_fit, sources, start)
         async with app.run_test(size=(120, 44)) as pilot:
 
             async def settle() -> None:
@@ -53,15 +73,17 @@ async def take(model: str, device: str) -> dict[str, str]:
                     await pilot.pause(0.5)
 
             await settle()
-            await pilot.press(*("space" if letter == " " else letter for letter in QUESTION), "enter")
-            await settle()
             pictures = {}
-            for name, keys in PICTURES.items():
-                for key in keys:
+            for picture in PICTURES:
+                if picture.typed:
+                    await pilot.press(*("space" if letter == " " else letter for letter in picture.typed), "enter")
+                    await settle()
+                for key in picture.keys:
                     await pilot.press(key)
                     await pilot.pause(0.5)
                 await pilot.pause(2)
-                pictures[name] = app.export_screenshot()
+                if picture.name:
+                    pictures[picture.name] = app.export_screenshot()
             return pictures
 
 
