@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -12,10 +13,12 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Sparkline, Static
 
 from app.screens.side_screen import SideScreen
-from app.theme import make_look
+from app.theme import make_look, on_theme
 from app.twin_gap import TwinGap, peaks
 from app.twin_lane import Lane
 from app.widgets.lane_text import LaneText
+
+_FIGURES_PERIOD_S = 0.25
 
 
 class TwinScreen(SideScreen):
@@ -70,45 +73,61 @@ class TwinScreen(SideScreen):
         self._gap = gap
         self._keep = keep
         self._leave = leave
+        self._figures_due = 0.0
+        self._over = False
+        self._texts: list[LaneText] = []
 
     def compose(self) -> ComposeResult:
-        look = make_look(self.app.theme_variables)
         with Vertical() as box:
             box.border_title = Text(f"Twin lanes: {self._question}", overflow="ellipsis")
             with Horizontal():
-                for index, each in enumerate(self._lanes):
+                for index in range(len(self._lanes)):
                     with Vertical(id=f"lane-{index}", classes="lane"):
-                        yield Static(each.heading(look), classes="heading", markup=False)
+                        yield Static(id=f"heading-{index}", classes="heading", markup=False)
                         yield LaneText(id=f"text-{index}")
                         yield Static(id=f"figures-{index}", classes="figures", markup=False)
             yield Static(id="gap", markup=False)
             yield Sparkline(id="kl")
 
     def on_mount(self) -> None:
+        self._texts = list(self.query(LaneText))
+        on_theme(self, self._show_headings)
+        self._show_headings()
         self.show_news()
 
-    def show_news(self) -> None:
-        """Show what has come since the last call."""
-        if not self.is_mounted:
-            return
-        look, over = make_look(self.app.theme_variables), all(each.ended for each in self._lanes)
+    def _show_headings(self) -> None:
+        look = make_look(self.app.theme_variables)
         for index, each in enumerate(self._lanes):
-            text = self.query_one(f"#text-{index}", LaneText)
-            for piece, kind in each.release(self._gap):
-                text.feed(piece, kind)
-            self.query_one(f"#figures-{index}", Static).update(each.figures(look))
-        words, line = self._gap.words(look), self.query_one("#gap", Static)
-        line.update(words if words else Text("" if over else self.reading, look.muted))
-        # A flat line at the bottom while the lanes are equal.
-        kl = self.query_one("#kl", Sparkline)
-        kl.data = peaks(self._gap.nats, max(8, kl.size.width)) if any(self._gap.nats) else None
+            self.query_one(f"#heading-{index}", Static).update(each.heading(look))
+        self._show_figures()
+
+    def show_news(self) -> None:
+        """Show what has come since the last call; figures change less often than anybody reads them."""
+        if not self._texts:  # nothing is there yet to show it
+            return
+        for text, each in zip(self._texts, self._lanes, strict=True):
+            text.feed(each.release(self._gap))
+        now, over = time.monotonic(), all(each.ended for each in self._lanes)
+        if now >= self._figures_due or over != self._over:
+            self._figures_due, self._over = now + _FIGURES_PERIOD_S, over
+            self._show_figures()
+
+    def _show_figures(self) -> None:
+        look = make_look(self.app.theme_variables)
+        for index, each in enumerate(self._lanes):
+            self.query_one(f"#figures-{index}", Static).update(each.figures(look), layout=False)
+        line, kl = self.query_one("#gap", Static), self.query_one("#kl", Sparkline)
+        line.update(self._gap.words(look) or Text("" if self._over else self.reading, look.muted), layout=False)
+        # What reads as 0.0000 is no peak.
+        kl.data = [round(nats, 4) for nats in peaks(self._gap.nats, max(8, kl.size.width))]
         box = line.parent
         assert isinstance(box, Vertical)
-        box.border_subtitle = f"← keeps left · → keeps right · ↑ ↓ · esc {'goes back' if over else 'stops both'}"
+        what = "goes back" if self._over else "stops both"
+        box.border_subtitle = f"← keeps left · → keeps right · ↑ ↓ · esc {what}"
 
     def action_scroll(self, where: str) -> None:
         """Scroll both texts."""
-        for text in self.query(LaneText):
+        for text in self._texts:
             getattr(text, f"scroll_{where}")(animate=False)
 
     def action_keep(self, index: int) -> None:

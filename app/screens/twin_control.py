@@ -99,8 +99,10 @@ class TwinControl(SideReplies[Lane]):
         """One event of one lane."""
         if wrapped.number == self._number and self._conversation.lent:
             match wrapped.event:
-                case Stats():
-                    self._candidates[wrapped.index].measure(wrapped.event)
+                case Stats(kv=kv) as stats:
+                    self._candidates[wrapped.index].measure(stats)
+                    if wrapped.index == 0:  # the chat's own sequence
+                        self._status.change(tokens=kv.tokens, context=kv.context)
                 case Finished(timings=timings):
                     self._candidates[wrapped.index].measure(timings)
         super().on_event(wrapped)

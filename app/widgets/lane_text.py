@@ -1,7 +1,8 @@
-"""The text of one lane: lines that are broken anew only where they grow, with what is marked in them."""
+"""The text of one lane: only its last row is broken anew as it grows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from app.theme import Look, make_look
+from app.theme import Look, make_look, on_theme
 
 Kind = Literal["text", "thought", "mark"]
 
@@ -26,73 +27,87 @@ class LaneText(ScrollView):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._lines: list[list[tuple[str, Kind]]] = [[]]
-        self._done: list[Strip] = []
-        self._growing: list[Strip] = []
-        self._laid = 0
+        self._pieces: list[tuple[str, Kind]] = []
+        self._rows: list[Strip] = []
+        self._last = Text()
         self._made_for: tuple[int, Look] | None = None
 
     @property
     def text(self) -> str:
         """All of it."""
-        return "\n".join("".join(piece for piece, _ in line) for line in self._lines)
+        return "".join(text for text, _ in self._pieces)
 
     @property
     def marked(self) -> str:
         """What of it is marked."""
-        return "\n".join("".join(piece for piece, kind in line if kind == "mark") for line in self._lines).strip("\n")
+        return "".join(text for text, kind in self._pieces if kind == "mark")
 
-    def feed(self, text: str, kind: Kind) -> None:
-        """Add text of one kind."""
-        first, *rest = text.split("\n")
-        if first:
-            self._lines[-1].append((first, kind))
-        self._lines += [[(line, kind)] if line else [] for line in rest]
-        if self.is_mounted and text:
-            self._lay_out()
+    def feed(self, pieces: Iterable[tuple[str, Kind]]) -> None:
+        """Add pieces of text."""
+        new = list(pieces)
+        self._pieces += new
+        if new:
+            self._lay_out(new)
 
     def on_resize(self) -> None:
-        self._lay_out()
+        self._lay_out(())
 
-    def notify_style_update(self) -> None:
-        super().notify_style_update()
-        self._lay_out()
+    def on_mount(self) -> None:
+        on_theme(self, lambda: self._lay_out(()))
 
-    def _lay_out(self) -> None:
-        width, look = self.scrollable_content_region.width, make_look(self.app.theme_variables)
+    def _lay_out(self, new: Iterable[tuple[str, Kind]]) -> None:
+        """Lay out the new pieces, or all of them for another width or other colours."""
+        width = self.scrollable_content_region.width
         if width < 1:
             return
-        if self._made_for != (width, look):
-            self._made_for, self._done, self._laid = (width, look), [], 0
         follows = self.scroll_offset.y >= self.max_scroll_y - 1
-        for line in self._lines[self._laid : -1]:
-            self._done += _broken(line, width, look)
-        self._laid = len(self._lines) - 1
-        self._growing = _broken(self._lines[-1], width, look)
-        self.virtual_size = Size(width, len(self._done) + len(self._growing))
+        made_for = width, make_look(self.app.theme_variables)
+        if made_for != self._made_for:
+            self._made_for, self._rows, self._last, new = made_for, [], Text(), self._pieces
+        for piece, kind in new:
+            first, *lines = piece.split("\n")
+            style = _style(kind, made_for[1])
+            self._last.append(first, style)
+            for line in lines:
+                self._break()
+                self._rows.append(self._strip(self._last))
+                self._last = Text().append(line, style)
+        self._break()
+        self.virtual_size = Size(width, len(self._rows) + 1)
         if follows:
             self.scroll_end(animate=False, immediate=True)
         self.refresh()
 
+    def _break(self) -> None:
+        """Keep of the text since the last row that is full only what may still grow."""
+        assert self._made_for is not None
+        self._last.overflow = "fold"
+        *full, last = self._last.wrap(_console(), self._made_for[0], tab_size=4) or [self._last]
+        self._rows += map(self._strip, full)
+        self._last = last
+
+    def _strip(self, row: Text) -> Strip:
+        assert self._made_for is not None
+        width, look = self._made_for
+        return Strip(row.render(_console())).adjust_cell_length(width, look.text)
+
     def render_line(self, y: int) -> Strip:
-        row = y + self.scroll_offset.y
-        lines = self._done if row < len(self._done) else self._growing
-        row -= 0 if lines is self._done else len(self._done)
-        if row >= len(lines):
-            return Strip.blank(self.size.width, make_look(self.app.theme_variables).text)
-        return lines[row]
+        row, look = y + self.scroll_offset.y, make_look(self.app.theme_variables)
+        if self._made_for is None or row > len(self._rows):
+            return Strip.blank(self.size.width, look.text)
+        return self._rows[row] if row < len(self._rows) else self._strip(self._last)
 
 
-def _broken(line: list[tuple[str, Kind]], width: int, look: Look) -> list[Strip]:
-    """One line of text as the lines of the screen that it takes."""
-    styles: dict[Kind, Style] = {
-        "text": look.text,
-        "thought": look.text + look.muted,
-        "mark": look.text + look.accent + Style(bold=True, reverse=True),
-    }
-    text = Text.assemble(*((piece, styles[kind]) for piece, kind in line), overflow="fold")
-    console = Console(width=width, color_system="truecolor", force_terminal=True, legacy_windows=False)
-    return [
-        Strip(part.render(console)).adjust_cell_length(width, look.text)
-        for part in text.wrap(console, width, tab_size=4)
-    ] or [Strip.blank(width, look.text)]
+def _style(kind: Kind, look: Look) -> Style:
+    match kind:
+        case "text":
+            return look.text
+        case "thought":
+            return look.text + look.muted
+        case "mark":
+            return look.text + look.accent + Style(bold=True, reverse=True)
+
+
+def _console() -> Console:
+    """A console that is only laid out with, never printed to."""
+    return Console(color_system="truecolor", force_terminal=True, legacy_windows=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
@@ -12,6 +10,7 @@ from app.screens.chat import ChatScreen
 from app.screens.twin import TwinScreen
 from app.widgets.lane_text import LaneText
 from inference.errors import ContextFull, DoesNotFit
+from tests.app.pictures import LARGE, Pictures
 from tests.app.scripted_engine import Script
 from tests.app.test_alternatives import closed, replies
 from tests.app.test_branches import shown, tell, tree
@@ -27,7 +26,6 @@ LOW = """The sea rises and falls twice a day, since the moon pulls it.
 
 The sun does the same, but less so: 東京 has 1.9 metres."""
 SLOW = tuple(f"a{index} " for index in range(10_000))
-SIZES = [(120, 40), (80, 24)]
 
 
 def at_lanes(pilot: Pilot[None]) -> bool:
@@ -235,14 +233,11 @@ async def test_without_a_model_there_are_no_lanes(make_app: MakeApp) -> None:
         assert not chat(pilot).twin.on
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_what_it_looks_like(snap_compare: Any, make_app: MakeApp, steady: None, size: tuple[int, int]) -> None:
-    async def run_before(pilot: Pilot[None]) -> None:
+async def test_what_it_looks_like(make_app: MakeApp, steady: None, pictures: Pictures) -> None:
+    pieces = [tuple(reply[start : start + 5] for start in range(0, len(reply), 5)) for reply in (HIGH, LOW)]
+    app = make_app(Script(pieces=pieces[0], twin=pieces[1]))
+    async with app.run_test(size=LARGE) as pilot:
         await turn_on(pilot)
         await ask(pilot, "What are tides?")
         await over(pilot)
-        await pilot.pause(0.3)
-
-    pieces = [tuple(reply[start : start + 5] for start in range(0, len(reply), 5)) for reply in (HIGH, LOW)]
-    app = make_app(Script(pieces=pieces[0], twin=pieces[1]))
-    assert snap_compare(app, terminal_size=size, run_before=run_before)
+        await pictures.take(pilot, "twin")
