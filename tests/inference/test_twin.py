@@ -240,7 +240,7 @@ def test_smollm2_parts_from_its_quantised_cache(smollm2_path: Path) -> None:
     days = [f"On day {day} the crew of the boat saw {day * 3} birds and wrote it down." for day in range(1, 22)]
     messages = [{"role": "user", "content": f"{' '.join(days)} Write a letter home about these days."}]
     assert len(engine.encode_chat(messages)) > 256
-    events = twin(engine, GREEDY, GREEDY, kv="tiered-int4", prompt=messages, max_tokens=16)
+    events = twin(engine, GREEDY, GREEDY, kv="tiered-int4", prompt=messages, max_tokens=8)
     ids, others = (ids_of(lane(events, index)) for index in (0, 1))
     (position,) = divergences(events)
     assert ids[:position] == others[:position] and ids[position] != others[position]
@@ -252,8 +252,8 @@ def test_smollm2_parts_from_its_quantised_cache(smollm2_path: Path) -> None:
 def test_a_gpu_beside_numpy(llama: Engine, tiny: Tiny) -> None:
     """Two layouts on one GPU engine, then the reference as the second lane."""
     gpu = Engine.open(tiny("llama"), device="webgpu", dtype="f32")
-    layouts = twin(gpu, GREEDY, GREEDY, kv="tiered-int4", max_tokens=6)
-    devices = twin(gpu, GREEDY, GREEDY, engine=llama, max_tokens=6)
+    layouts = twin(gpu, GREEDY, GREEDY, kv="tiered-int4", max_tokens=3)
+    devices = twin(gpu, GREEDY, GREEDY, engine=llama, max_tokens=3)
     assert ids_of(lane(layouts, 0)) == ids_of(lane(devices, 0)) == ids_of(lane(devices, 1))
     assert 0 < max(each.nats for each in kl_of(devices)) < 1e-6 < max(each.nats for each in kl_of(layouts))
     gpu.close()
