@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from app.token_count import CountingEngine, TextTokenizer
@@ -70,6 +70,13 @@ class TokenizerLike(TextTokenizer, Protocol):
     def vocabulary(self) -> Vocabulary: ...
 
 
+class RepliesLike(Protocol):
+    """Replies that are generated at once; `stop` ends one of them, and may be called from any thread."""
+
+    def __iter__(self) -> Iterator[tuple[int, Event]]: ...
+    def stop(self, index: int, /) -> None: ...
+
+
 class EngineLike(CountingEngine, Protocol[S]):
     """The part of `inference.Engine` that the interface uses."""
 
@@ -101,7 +108,7 @@ class EngineLike(CountingEngine, Protocol[S]):
         max_tokens: int | None,
         sequences: Sequence[S | None],
         /,
-    ) -> Iterable[tuple[int, Event]]: ...
+    ) -> RepliesLike: ...
     def twin(self, prompt: Any, lanes: tuple[TwinLane, TwinLane], max_tokens: int | None, /) -> Iterator[TwinEvent]: ...
     def cancel(self) -> None: ...
     def plan(self, phase: Literal["decode", "prefill"], /) -> list[PlanRow]: ...

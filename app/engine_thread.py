@@ -33,7 +33,7 @@ from app.engine_events import (
     ReplyStarted,
     Unloaded,
 )
-from app.engine_protocol import EngineLike, Message, SequenceLike
+from app.engine_protocol import EngineLike, Message, RepliesLike, SequenceLike
 from app.token_count import CountTokens, TokenCounter
 from app.twin_engine import GapEvent, GenerateTwin, SecondLane, SetTwin, TwinSet
 from inference.errors import Cancelled, GlasschatError
@@ -73,6 +73,7 @@ class EngineThread:
         self._engine: EngineLike[Any] | None = None
         self._sequence: SequenceLike | None = None
         self._second: SecondLane | None = None
+        self._replies: RepliesLike | None = None
         self._kv = "auto"
         self._counter = TokenCounter(self._events.append)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -101,6 +102,11 @@ class EngineThread:
             stop.set()
         if (engine := self._engine) is not None:
             engine.cancel()
+
+    def stop_reply(self, index: int) -> None:
+        """Stop one of the replies that are written at once; the others go on."""
+        if (replies := self._replies) is not None:
+            replies.stop(index)
 
     def shutdown(self, timeout: float = 5.0) -> None:
         """Cancel, close the engine and end the thread, waiting at most `timeout` seconds."""
@@ -216,7 +222,8 @@ class EngineThread:
         # The conversation's own sequence has most of the prompt already: one of them goes on there.
         sequences = [sequence, *[None] * (count - 1)]
         prompts = [list(command.messages)] * count
-        for index, event in engine.generate_many(prompts, command.samplings, command.max_tokens, sequences):
+        self._replies = engine.generate_many(prompts, command.samplings, command.max_tokens, sequences)
+        for index, event in self._replies:
             self._events.append(ManyEvent(command.number, index, event))
             if stop.is_set() and not isinstance(event, Finished):
                 engine.cancel()

@@ -42,8 +42,8 @@ class AlternativesScreen(SideScreen):
     HELP = """# Alternatives
 
     Several replies to one question, written at the same time. Left and right go from one to the next, enter keeps
-    the one shown and stops those not finished. The others stay as branches beside it. Esc stops all; once nothing
-    is being written it goes back to the reply that was there before."""
+    the one shown, which is written to its end while the others stop. They stay as branches beside it. Esc stops all;
+    once nothing is being written it goes back to the reply that was there before."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "step(-1)", "The reply before", id="alternatives.before", priority=True),
         Binding("right", "step(1)", "The reply after", id="alternatives.after", priority=True),
@@ -70,6 +70,7 @@ class AlternativesScreen(SideScreen):
         self._figures = Static(id="figures", markup=False)
         self._figures_at = 0.0
         self._was_over = False
+        self._later: int | None = None
         self.shown = 0
 
     def compose(self) -> ComposeResult:
@@ -117,7 +118,10 @@ class AlternativesScreen(SideScreen):
         line = Text(left, look.text)
         line.append(" " * max(2, room - len(left) - len(right)) + right, look.muted)
         self._figures.update(line, layout=False)
-        self._box.border_subtitle = f"← → another · enter keeps it · esc {'keeps none' if over else 'stops all'}"
+        keys = f"← → another · enter keeps it · esc {'keeps none' if over else 'stops all'}"
+        if self._later is not None:
+            keys = f"reply {self._later + 1} is kept once it has ended · esc stops it"
+        self._box.border_subtitle = keys
 
     def on_candidate_tabs_clicked(self, event: CandidateTabs.Clicked) -> None:
         self._show(event.index)
@@ -127,10 +131,16 @@ class AlternativesScreen(SideScreen):
         self._show((self.shown + step) % len(self._candidates))
 
     def _show(self, index: int) -> None:
+        if not self._views:  # a key that comes before the screen is there
+            return
         self.shown = index
         self.query_one(ContentSwitcher).current = f"reply-{index}"
         self._views[index].focus()
         self.show_news()
+
+    def keep_later(self, index: int) -> None:
+        """Say that this reply is kept as soon as it is whole."""
+        self._later, self._figures_at = index, 0.0
 
     def action_keep(self) -> None:
         """Keep the reply that is looked at."""

@@ -42,6 +42,19 @@ class AlternativesControl(SideReplies[Candidate]):
         answers = [conversation.new_answer(question, sampling) for sampling in self._samplings]
         self._begin(question, [Candidate(number, answer) for number, answer in enumerate(answers, 1)])
 
+    def _keep(self, index: int) -> None:
+        """Keep one: the others are stopped, and once it has ended the screen goes."""
+        if not self._open or self._candidates[index].ended:
+            super()._keep(index)
+            return
+        self._kept = index
+        for other, each in enumerate(self._candidates):
+            if other != index and not each.ended:
+                each.answer.stopped = True
+                self._engine.stop_reply(other)
+        if isinstance(self._screen, AlternativesScreen):
+            self._screen.keep_later(index)
+
     def _command(self, messages: tuple[dict[str, str], ...]) -> Command:
         return GenerateMany(self._number, messages, self._samplings, self._conversation.max_tokens)
 

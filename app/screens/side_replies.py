@@ -142,7 +142,7 @@ class SideReplies(Generic[C]):
                 candidate.answer.begin(event.marks, event.thinking)
             case Token():
                 # What was sampled before the engine heard of the stop is not shown; held-back text (id -1) is.
-                if not (self._stopped and event.id >= 0):
+                if event.id < 0 or not (self._stopped or candidate.answer.stopped):
                     candidate.take(event)
             case Prefill() if self._screen is not None:
                 self._screen.reading = f"reading {event.done}/{event.total}"

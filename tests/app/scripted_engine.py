@@ -39,7 +39,7 @@ from inference.sampling import Sampling
 from inference.thinking import ThinkingMarks
 from inference.twin_events import TwinEvent, TwinLane
 from inference.vocabulary import TokenType, Vocabulary
-from tests.app.scripted_many import replies_at_once
+from tests.app.scripted_many import RepliesAtOnce
 from tests.app.scripted_plan import lora_rows, plan_rows
 from tests.app.scripted_twin import twin_replies
 
@@ -318,13 +318,13 @@ class ScriptedEngine:
         max_tokens: int | None,
         sequences: Sequence[ScriptedSequence | None],
         /,
-    ) -> Iterator[tuple[int, Event]]:
+    ) -> RepliesAtOnce:
         self._cancel.clear()
         self.prompts += prompts
         self.samplings += sampling
         texts = self.script.many or (self.script.pieces,)
         pieces = [texts[index % len(texts)] for index in range(len(prompts))]
-        return replies_at_once(self.script, pieces, max_tokens, self._cancel, self._timings)
+        return RepliesAtOnce(self.script, pieces, max_tokens, self._cancel, self._timings)
 
     def twin(self, prompt: Any, lanes: tuple[TwinLane, TwinLane], max_tokens: int | None, /) -> Iterator[TwinEvent]:
         self._cancel.clear()

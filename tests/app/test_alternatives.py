@@ -46,7 +46,7 @@ def figures(pilot: Pilot[None]) -> str:
 
 def text(pilot: Pilot[None]) -> str:
     """The reply that is looked at."""
-    return next(view.text for view in screen(pilot).query(Transcript) if view.display)
+    return next((view.text for view in screen(pilot).query(Transcript) if view.display), "")
 
 
 def replies(pilot: Pilot[None]) -> list[Message]:
@@ -125,16 +125,33 @@ async def test_escape_stops_all_and_keeps_their_texts(make_app: MakeApp) -> None
         await until(pilot, lambda: "Scripted-135M < 2/4 >" in shown(pilot) and "a9 " in shown(pilot))
 
 
-async def test_enter_keeps_one_that_is_being_written_and_stops_all(make_app: MakeApp) -> None:
-    app = make_app(Script(pieces=("Old.",), many=SLOW, tokens_per_s=200))
+async def test_one_that_is_kept_is_written_to_its_end_while_the_others_stop(make_app: MakeApp) -> None:
+    many = tuple(pieces[:250] for pieces in SLOW)
+    app = make_app(Script(pieces=("Old.",), many=many, tokens_per_s=100))
     async with app.run_test(size=(120, 40)) as pilot:
         await ask(pilot)
-        await pilot.press("left")
-        await until(pilot, lambda: "c5 " in text(pilot))
-        await pilot.press("enter")
+        await until(pilot, lambda: "a0 " in text(pilot))
+        view, box = screen(pilot), screen(pilot).query("Vertical").first()
+        # A press would wait until nothing is written any more.
+        view.action_step(-1)
+        view.action_keep()
+        await until(pilot, lambda: [label[2] for label in labels(pilot)] == ["■", "■", "●"])
+        assert "reply 3 is kept once it has ended" in str(box.border_subtitle)
         await closed(pilot)
-        await until(pilot, lambda: "c5 " in shown(pilot) and "stopped · alt+g goes on" in shown(pilot))
-        assert "< 4/4 >" in shown(pilot)
+        await until(pilot, lambda: "c249" in shown(pilot) and "< 4/4 >" in shown(pilot))
+        assert [each.finish_reason for each in replies(pilot)] == ["stop", "cancelled", "cancelled", "stop"]
+        assert all(len(each.text) < 600 for each in replies(pilot)[1:3])
+
+
+async def test_escape_stops_the_one_that_is_kept_too(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=("Old.",), many=SLOW, tokens_per_s=200))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ask(pilot, "/alternatives 2")
+        await until(pilot, lambda: "a5 " in text(pilot))
+        await pilot.press("enter", "escape")
+        await closed(pilot)
+        await until(pilot, lambda: "a5 " in shown(pilot) and "stopped · alt+g goes on" in shown(pilot))
+        assert "< 2/3 >" in shown(pilot)
 
 
 async def test_keys_that_come_too_late_change_nothing(make_app: MakeApp) -> None:
@@ -238,7 +255,7 @@ async def test_at_temperature_0_it_says_that_all_would_be_the_same(make_app: Mak
 async def test_a_tab_can_be_clicked(make_app: MakeApp) -> None:
     async with make_app(Script(many=TEXTS)).run_test(size=(80, 24)) as pilot:
         await ask(pilot, "/alternatives 8")
-        await until(pilot, lambda: all(label[2:3] == "✓" for label in labels(pilot)))
+        await until(pilot, lambda: [label[2] for label in labels(pilot)] == ["✓"] * 8)
         assert sum(len(label) + 3 for label in labels(pilot)) < 80
         await pilot.click(CandidateTabs, offset=(10, 0))
         await until(pilot, lambda: "Two is a bit longer." in text(pilot))
@@ -255,7 +272,7 @@ async def test_nothing_else_is_begun_meanwhile(make_app: MakeApp) -> None:
         chat(pilot).messages.retry()
         chat(pilot).alternatives.run("2")
         await until(pilot, lambda: notifications(pilot).count("A reply is being written") == 3)
-        await pilot.press("enter")
+        await pilot.press("escape", "escape")
         await closed(pilot)
 
 

@@ -84,6 +84,20 @@ def test_a_stop_ends_all_and_the_conversation_goes_on(thread: EngineThread) -> N
     thread.shutdown()
 
 
+def test_one_can_be_stopped_while_the_others_go_on(thread: EngineThread) -> None:
+    thread.submit(Load(str(QWEN3)))
+    wait(thread, Loaded)
+    thread.submit(GenerateMany(5, HELLO, SAMPLINGS, max_tokens=200))
+    events: list[AppEvent] = []
+    while len(ids(events, 1)) < 3:
+        events += thread.drain()
+    thread.stop_reply(1)
+    while len(reasons(events)) < 3:
+        events += thread.drain()
+    assert reasons(events)[1] == "cancelled" and "cancelled" not in (reasons(events)[0], reasons(events)[2])
+    thread.shutdown()
+
+
 def test_a_prompt_longer_than_the_context_is_refused(thread: EngineThread) -> None:
     thread.submit(Load(str(QWEN3)))
     wait(thread, Loaded)
