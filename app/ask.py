@@ -120,7 +120,14 @@ def _as_json(
             "tokens": kv.tokens,
         },
         "kernels": engine.kernels(),
-    }
+    } | (_split(engine) if info.placement else {})
+
+
+def _split(engine: Engine) -> dict[str, Any]:
+    """What is told besides of a model that is split between devices."""
+    from inference.plan.explain import moved_per_token
+
+    return {"placement": engine.info.placement, "moved_bytes_per_token": moved_per_token(engine.plan("decode"))}
 
 
 class _Output:

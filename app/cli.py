@@ -263,6 +263,7 @@ def _screen(given: Given, sources: Sources) -> int:
         max_tokens=given.get("max_tokens"),
         system=given.get("system", ""),
         kv=given.get("kv", "auto"),
+        gpu_layers=given.get("gpu_layers"),
         loras=tuple(given.get("loras", ())),
         device=given.get("device", "auto").replace("auto", ""),
         editor=sources.editor,

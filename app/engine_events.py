@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Load:
-    """Load a model by name or path with a KV layout by name, in place of the one loaded now."""
+    """Load a model by name or path with a KV layout by name, in place of the one loaded now.
+
+    `gpu_layers` of its layers go to WebGPU, as many as fit where that is None.
+    """
 
     model: str
     kv: str = "auto"
+    gpu_layers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,13 +89,14 @@ class Unloaded:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model is ready. `source` and `layout` are what was asked for, `title` is what to call the model.
+    """A model is ready. `source`, `layout` and `gpu_layers` are what was asked for, `title` is what to call the model.
 
     `thinks` tells whether it can think before it answers.
     """
 
     source: str
     layout: str
+    gpu_layers: int | None
     title: str
     info: InfoLike
     vocabulary: Vocabulary

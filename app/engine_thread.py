@@ -167,13 +167,14 @@ class EngineThread:
             self._close()
             freed = memory.weights_bytes + memory.kv_bytes + memory.scratch_bytes + memory.staging_bytes
             self._events.append(Unloaded(name, freed))
-        engine = self._open(path, command.kv, progress)
+        engine = self._open(path, command.kv, progress, gpu_layers=command.gpu_layers)
         try:
             sequence = engine.sequence()
             plans = tuple(engine.plan("decode")), tuple(engine.plan("prefill"))
             loaded = Loaded(
                 command.model,
                 command.kv,
+                command.gpu_layers,
                 engine.info.model,
                 engine.info,
                 engine.tokenizer.vocabulary,

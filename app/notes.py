@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from app.engine_events import Loaded
 from app.panels.lora_row import strength_words
 from app.sanitize import visible
-from app.units import format_seconds
+from app.units import format_count, format_seconds
 from inference.kv.names import SUMMARIES
 
 if TYPE_CHECKING:
+    from app.engine_protocol import InfoLike
     from inference.lora.adapter_set import AppliedAdapter
 
 _REASONS: Mapping[str | None, str] = {
@@ -102,6 +103,20 @@ def layouts_note(asked: str, layout: str, by_layer: str) -> str:
     now = f"It is {layout} now" + (f": {by_layer}." if by_layer != layout else ".")
     lines = [f"{name}: {summary}" for name, summary in SUMMARIES.items()]
     return "\n".join((f"{unknown}/kv with a name changes the KV layout. {now}", *lines))
+
+
+def layers_words(gpu_layers: int | None) -> str:
+    """How many layers go to WebGPU, in words."""
+    return "as many layers as fit" if gpu_layers is None else format_count(gpu_layers, "layer")
+
+
+def place_note(asked: str, gpu_layers: int | None, info: InfoLike | None) -> str:
+    """What runs where now and how that is changed; `asked` is not a number of layers, or ""."""
+    unknown = f"{visible(asked)} is not a number of layers. " if asked else ""
+    where = "" if info is None else f" Now: {info.placement or f'all on {info.device}'}."
+    asked_for = f"It is {layers_words(gpu_layers)}."
+    how = "/place with a number runs so many of the first layers on WebGPU, /place auto as many as fit."
+    return f"{unknown}{how} {asked_for}{where}"
 
 
 def shortened(text: str, length: int = 40) -> str:

@@ -31,6 +31,8 @@ class EngineOptions:
     weights: str = "auto"
     loras: tuple[tuple[str, float], ...] = ()
     taken: int = 0
+    gpu_layers: int | None = None
+    kv_device: str = "webgpu"
 
 
 def model_options(several_layouts: bool = False) -> argparse.ArgumentParser:
@@ -54,6 +56,17 @@ def model_options(several_layouts: bool = False) -> argparse.ArgumentParser:
     group.add_argument("--extend-context", action="store_true", help="allow a context beyond the model's own limit")
     group.add_argument("--dtype", choices=("auto", "f32", "f16"), help="storage of activations and KV (default: auto)")
     group.add_argument("--gpu-memory", type=_bytes, metavar="BYTES", help="use at most so much; K, M or G may follow")
+    group.add_argument(
+        "--gpu-layers",
+        type=_count,
+        metavar="N",
+        help="run the first N layers on WebGPU, the rest on the CPU (default: as many as fit)",
+    )
+    group.add_argument(
+        "--kv-device",
+        choices=("webgpu", "cpu"),
+        help="where the KV cache and the attention of layers on WebGPU are (default: webgpu)",
+    )
     group.add_argument(
         "--weights",
         choices=("auto", "q8", "q4", "f16"),
@@ -115,6 +128,12 @@ def _layouts(text: str) -> str | Sequence[str]:
 def _positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _count(text: str) -> int:
+    if (number := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 0")
     return number
 
 

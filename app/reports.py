@@ -39,6 +39,7 @@ def doctor(as_json: bool) -> int:
 
 def plan(engine: Engine, as_json: bool) -> int:
     """Each operation of the model's decode and prefill plans, as it would run, and where its replies end."""
+    from inference.plan.explain import moved_per_token
     from inference.stop_tokens import describe_stops
 
     plans = {phase: engine.plan(phase) for phase in _PHASES}
@@ -49,7 +50,11 @@ def plan(engine: Engine, as_json: bool) -> int:
         print(f"{phase}: {len(rows)} operations, {sum(row.dispatches for row in rows)} dispatches")
         header = ("LAYER", "OPERATION", "IN -> OUT", "WEIGHTS", "SUM IN", "SHAPE", "KERNEL", "ON", "WHY")
         print_table([header, *map(_plan_cells, rows)])
+        if moved := moved_per_token(rows):
+            print(f"moved between the devices: {moved:,} bytes a token")
         print()
+    if engine.info.placement:
+        print(f"split: {engine.info.placement}")
     print(f"stops: {describe_stops(engine.tokenizer.vocabulary.stops)}")
     return 0
 
@@ -58,7 +63,8 @@ def _plan_cells(row: PlanRow) -> tuple[str, ...]:
     layer = "" if row.layer is None else str(row.layer)
     types = f"{row.input_dtype} -> {row.output_dtype}"
     name = row.name if row.kind in row.name else f"{row.kind} {row.name}"
-    why = "; ".join([row.reason, *(f"not {variant}: {reason}" for variant, reason in row.rejected), *row.notes])
+    moved = [f"{row.moved_bytes:,} bytes a token"] if row.moved_bytes else []
+    why = "; ".join([row.reason, *moved, *(f"not {variant}: {reason}" for variant, reason in row.rejected), *row.notes])
     return layer, name, types, row.weight or "-", row.accumulate or "-", row.shape, row.variant, row.device, why
 
 

@@ -11,8 +11,9 @@ from inference.sampling import Sampling
 class Start:
     """How the chat begins. `model` "" opens the menu; `kv` is the layout of the cache; `device` is "" while not chosen.
 
-    `loras` are LoRA adapters by name, with their strengths. `editor` is the command of the person's own editor.
-    `resume` goes on with the newest conversation. `notices` are shown first. `guide` shows how to begin.
+    `gpu_layers` go to WebGPU, None is as many as fit. `loras` are LoRA adapters by name, with their strengths. `editor`
+    is the command of the person's own editor. `resume` goes on with the newest conversation. `notices` are shown first.
+    `guide` shows how to begin.
     """
 
     model: str = ""
@@ -20,6 +21,7 @@ class Start:
     max_tokens: int | None = None
     system: str = ""
     kv: str = "auto"
+    gpu_layers: int | None = None
     loras: tuple[tuple[str, float], ...] = ()
     device: str = ""
     editor: str = "vi"

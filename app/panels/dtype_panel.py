@@ -115,6 +115,8 @@ def plan_detail(row: PlanRow, look: Look) -> Text:
         text.append("\nnot ", look.muted)
         text.append(variant, look.warning)
         text.append(f"  {why}", look.muted)
+    if row.moved_bytes:
+        text.append(f"\n{row.moved_bytes:,} bytes a token", look.muted)
     for note in row.notes:
         text.append(f"\n{note}", look.muted)
     return text

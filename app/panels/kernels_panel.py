@@ -126,7 +126,7 @@ class KernelsPanel(Vertical):
         self.border_subtitle = "tab enters · ⏎ unfolds · p prefill/decode · t times"
         table, look = self.query_one(DataTable), make_look(self.app.theme_variables)
         self._filled = (self._phase, rows, look)
-        whole = sum(times.ops) if times else 0.0
+        whole, split = sum(times.ops) if times else 0.0, len({row.device for row in rows}) > 1
         kept = self._lines[table.cursor_row][0] if table.cursor_row < len(self._lines) else ""
         self._lines = []
         table.clear()
@@ -136,7 +136,7 @@ class KernelsPanel(Vertical):
             members = [group.single(index) for index in range(len(group.rows))] if unfolded else []
             for each in (group, *members):
                 self._lines.append((name, each))
-                table.add_row(*kernel_cells(each, each is not group, unfolded, whole, look))
+                table.add_row(*kernel_cells(each, each is not group, unfolded, whole, look, split))
         names = [name for name, _ in self._lines]
         table.move_cursor(row=names.index(kept) if kept in names else 0)
         self._detail(table.cursor_row)
@@ -150,15 +150,18 @@ class KernelsPanel(Vertical):
         self.query_one("#kernel-detail", Static).update(text)
 
 
-def kernel_cells(group: KernelGroup, member: bool, unfolded: bool, whole: float, look: Look) -> list[Text]:
-    """One row of the table; `whole` are the seconds of all operations, 0 where they are not known."""
+def kernel_cells(
+    group: KernelGroup, member: bool, unfolded: bool, whole: float, look: Look, split: bool = False
+) -> list[Text]:
+    """One row of the table; `whole` are the seconds of all operations, 0 where they are not known. Of a model that is
+    split, the device is told too."""
     row, count = group.rows[0], len(group.rows)
     layers = f"{layer_ranges(group.layers[:1])}" if count == 1 else f"{'▾' if unfolded else '▸'} {count} x"
     took = sum(group.seconds)
     return [
         Text(f"  {layers}" if member else layers, look.muted if count == 1 else look.accent),
         Text(row.name if row.kind in row.name else f"{row.kind} {row.name}", look.muted if member else ""),
-        Text(row.variant, look.primary),
+        Text.assemble((row.variant, look.primary), (f" · {row.device}" if split else "", look.muted)),
         Text(f"{took * 1e6:,.1f}" if group.seconds else "", justify="right"),
         Text(f"{took / whole:.1%}" if group.seconds and whole else "", look.muted, justify="right"),
         Text(f"{group.dispatches:,}", justify="right"),
@@ -172,6 +175,8 @@ def kernel_detail(group: KernelGroup, look: Look) -> Text:
     text = Text.assemble((row.variant or row.kind, look.primary), (f"  {row.reason}", look.text))
     for variant, why in row.rejected:
         text.append("\nnot ", look.muted).append(variant, look.warning).append(f"  {why}", look.muted)
+    if row.moved_bytes:
+        text.append(f"\n{row.moved_bytes:,} bytes a token each", look.muted)
     if len(group.rows) > 1:
         text.append(f"\nlayers {layer_ranges(group.layers)}", look.muted)
         if group.seconds:
@@ -184,17 +189,19 @@ def kernel_detail(group: KernelGroup, look: Look) -> Text:
 
 def times_text(rows: tuple[PlanRow, ...], times: OpTimes | None, look: Look) -> Text:
     """What was measured and how, or what measuring would cost."""
-    gpu = any(row.device == "webgpu" for row in rows)
+    gpu, split = any(row.device == "webgpu" for row in rows), len({row.device for row in rows}) > 1
     if times is None:
         cost = "in a compute pass of its own, which splits the step and makes it slower" if gpu else "by the clock"
         return Text(f"t times a step now, each operation {cost}." if rows else "", look.muted)
     what = "on the GPU, by its timestamps" if gpu else "by the clock"
+    if split:
+        what = "on both devices, WebGPU's by its timestamps, the rest by the clock"
     step = f"{format_count(times.rows, 'token')} after {times.depth:,}, {format_count(times.steps, 'step')}"
     out = Text.assemble(
         (f"{sum(times.ops) * 1e6:,.0f} µs", look.text), (f" for all operations {what} ({step}, median)", look.muted)
     )
     if gpu:
         out.append(f"; {times.whole * 1e6:,.0f} µs", look.text).append(
-            " as the one pass that runs otherwise", look.muted
+            " as the step runs otherwise" if split else " as the one pass that runs otherwise", look.muted
         )
     return out

@@ -98,6 +98,8 @@ def memory_text(memory: MemoryStats | None, kv: KvStats | None, look: Look, widt
     row("total", format_bytes(sum(parts.values())), strong=True)
     row("peak on the device", format_bytes(memory.peak_bytes))
     row("peak of the process", format_bytes(memory.host_peak_bytes))
+    for device, size in memory.bytes_by_device.items():
+        row(f"on {device}", format_bytes(size))
     head("Weights by format")
     for name, size in sorted(memory.weights_by_format.items(), key=lambda item: -item[1]):
         row(name, format_bytes(size))

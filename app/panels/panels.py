@@ -133,7 +133,7 @@ class Panels:
                 self._stats = None
                 self._trace.clear()
                 self._trace.vocabulary = event.vocabulary
-                self._timing.show_device(event.info.device)
+                self._timing.show_device(event.info.device, sum(row.moved_bytes for row in event.decode))
                 self._memory.show_stats(event.memory, event.kv)
                 self._kv.show_map(event.kv_map)
                 self._show_plans(event)

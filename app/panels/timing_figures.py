@@ -76,13 +76,14 @@ def head_text(figures: TimingFigures | None, look: Look) -> Text:
     )
 
 
-def spans_text(figures: TimingFigures, gpu: bool, look: Look, width: int) -> Text:
-    """The mean spans of a token, one after another, and what other threads did meanwhile."""
+def spans_text(figures: TimingFigures, gpu: bool, look: Look, width: int, moved: int = 0) -> Text:
+    """The mean spans of a token, one after another, and what other threads did meanwhile. `moved` are the bytes that
+    go between devices for each, of a model that is split."""
     width = max(28, width)
     out = Text(no_wrap=True)
     names = {
         "encode": "encode commands",
-        "wait": "wait for the GPU" if gpu else "compute (NumPy)",
+        "wait": "both devices" if moved else "wait for the GPU" if gpu else "compute (NumPy)",
         "sample": "host sampling",
         "text": "detokenise",
         "report": "hand over",
@@ -103,10 +104,14 @@ def spans_text(figures: TimingFigures, gpu: bool, look: Look, width: int) -> Tex
         row(names[name], figures.spans[name], figures.spans[name] / figures.mean_s if figures.mean_s else 0.0)
     row("sum", sum(figures.spans.values()), figures.covered)
     out.append("Meanwhile, in other threads\n", look.primary)
-    if gpu:
+    if gpu and not moved:
         for name in BESIDE:
             row(names[name], figures.beside[name], None)
     row("interface, processor", figures.interface_s, None)
+    if moved:
+        out.append("Between the devices\n", look.primary)
+        value = f"{moved:,} B"
+        out.append("moved for a token".ljust(width - len(value)), look.muted).append(f"{value}\n", look.text)
     out.rstrip()
     return out
 

@@ -32,6 +32,7 @@ class TimingPanel(VerticalScroll):
         self.display = False
         self._trace = trace
         self._gpu = False
+        self._moved = 0
 
     def compose(self) -> ComposeResult:
         yield Body(id="timing-head")
@@ -44,9 +45,9 @@ class TimingPanel(VerticalScroll):
     def on_mount(self) -> None:
         on_theme(self, self._draw)
 
-    def show_device(self, device: str) -> None:
-        """Where the model runs."""
-        self._gpu = device == "webgpu"
+    def show_device(self, device: str, moved: int) -> None:
+        """Where the model runs, and what a token moves between devices, in bytes."""
+        self._gpu, self._moved = device == "webgpu", moved
 
     def show_reply(self) -> None:
         """Take what is new in the trace."""
@@ -69,4 +70,4 @@ class TimingPanel(VerticalScroll):
             rates, peaks = token_speeds(self._trace.walls[1:], max(8, width))
             self.query_one("#timing-rate", Sparkline).data = rates
             self.query_one("#timing-walls", Sparkline).data = peaks
-            self.query_one("#timing-spans", Body).show(spans_text(figures, self._gpu, look, width))
+            self.query_one("#timing-spans", Body).show(spans_text(figures, self._gpu, look, width, self._moved))

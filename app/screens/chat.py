@@ -156,7 +156,7 @@ class ChatScreen(Screen[None]):
         )
         self.panels: Panels = Panels(engine, self.loras.panel)
         self.model: ModelControl = ModelControl(
-            engine, self._load_bar, self._status, self.note, self.hint, lambda: self.conversation.busy, start.kv
+            engine, self._load_bar, self._status, self.note, self.hint, lambda: self.conversation.busy, start
         )
         self.conversation: ConversationControl = ConversationControl(
             engine,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from app.engine_events import Failed, Load, Loaded, LoadStarted, Unloaded
 from app.engine_thread import EngineThread
-from app.notes import layouts_note, loaded_notes
+from app.notes import layers_words, layouts_note, loaded_notes, place_note
+from app.start import Start
 from app.units import format_bytes
 from app.widgets.load_bar import LoadBar
 from app.widgets.render import NoteKind
@@ -17,6 +18,7 @@ from inference.kv.names import SUMMARIES
 
 class ModelControl:
     """Which model is loaded, and what is being loaded. `layout` is the KV layout of this model, or of the first.
+    `gpu_layers` of its layers are on WebGPU, as many as fit where that is None.
 
     `note` writes in the transcript, `hint` shows a passing message, `replying` tells whether a reply is being written.
     """
@@ -29,7 +31,7 @@ class ModelControl:
         note: Callable[[str, NoteKind], None],
         hint: Callable[[str], None],
         replying: Callable[[], bool],
-        layout: str,
+        start: Start,
     ) -> None:
         self._engine = engine
         self._load_bar = load_bar
@@ -37,14 +39,14 @@ class ModelControl:
         self._note = note
         self._hint = hint
         self._replying = replying
-        self.layout = layout
+        self.layout, self.gpu_layers = start.kv, start.gpu_layers
         self._notices: list[str] = []
         self.loading = False
         self.loaded: Loaded | None = None
 
     def load(self, model: str) -> None:
         """Load a model by name or path, stopping what runs."""
-        self._load(model, self.layout)
+        self._load(model, self.layout, self.gpu_layers)
 
     def use_layout(self, name: str) -> None:
         """Do what follows `/kv`: load the model anew with that layout; without a model, keep it for the next one."""
@@ -61,12 +63,28 @@ class ModelControl:
         elif name == self.layout:
             self._hint(f"The KV layout is {name} already.")
         else:
-            self._load(self.loaded.source, name)
+            self._load(self.loaded.source, name, self.gpu_layers)
 
-    def _load(self, model: str, layout: str) -> None:
+    def place(self, text: str) -> None:
+        """Do what follows `/place`: load the model anew with so many layers on WebGPU, or with as many as fit."""
+        if not (text == "auto" or text.isdecimal()):
+            self._note(place_note(text, self.gpu_layers, self.loaded.info if self.loaded else None), "notice")
+            return
+        count = None if text == "auto" else int(text)
+        if self._replying():
+            self._hint(f"A reply is being written; Esc stops it, then /place {text}.")
+        elif self.loading:
+            self._hint("The model is still loading; /place comes after that.")
+        elif self.loaded is None:
+            self.gpu_layers = count
+            self._note(f"Of the next model, {layers_words(count)} run on WebGPU.", "notice")
+        else:
+            self._load(self.loaded.source, self.layout, count)
+
+    def _load(self, model: str, layout: str, gpu_layers: int | None) -> None:
         self._engine.cancel()
         self.loading = True
-        self._engine.submit(Load(model, layout))
+        self._engine.submit(Load(model, layout, gpu_layers))
 
     def on_event(self, event: LoadStarted | Loading | Notice) -> None:
         """A load goes on."""
@@ -91,6 +109,7 @@ class ModelControl:
         """A model is ready; `goes_on` says that there is a conversation already."""
         info = event.info
         self.loaded, self.loading, self.layout = event, False, event.layout
+        self.gpu_layers = event.gpu_layers
         self._load_bar.progress = None
         for note in loaded_notes(event, goes_on):
             if note not in self._notices:

@@ -60,6 +60,11 @@ COMMANDS: Mapping[str, Command] = {
         "change the layout of the KV cache, or list the layouts",
         lambda chat, argument: chat.model.use_layout(argument),
     ),
+    "place": Command(
+        "[N|auto]",
+        "run the first N layers on WebGPU, the rest on the CPU; auto is as many as fit; alone: what runs where",
+        lambda chat, argument: chat.model.place(argument),
+    ),
     "lora": Command(
         "[PATH|org/repo][=STRENGTH]",
         "load a LoRA adapter or change its strength; drop NAME|all; alone: the panel",

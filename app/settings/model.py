@@ -59,6 +59,16 @@ class Settings:
         "auto", "Dtype", "What activations and KV are stored in", choices=("auto", "f32", "f16"), **_MODEL
     )
 
+    gpu_layers: int | None = _setting(
+        None, "GPU layers", "Layers on WebGPU, the rest on the CPU; empty is as many as fit", least=0, **_MODEL
+    )
+    kv_device: str = _setting(
+        "webgpu", "KV device", "Where keys and values of layers on WebGPU are", choices=("webgpu", "cpu"), **_MODEL
+    )
+    gpu_memory: int | None = _setting(
+        None, "GPU memory", "Bytes that may be taken there; empty is no limit", least=1, **_MODEL
+    )
+
     temperature: float = _setting(
         _SAMPLED.temperature, "Temperature", "0 always takes the likeliest token", least=0, **_SAMPLING
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from inference.kernels.base import Decision
 from inference.plan.fuse import common_format
-from inference.plan.ops import Attention, Device, DType, Embed, ExpertMatmul, KvAppend, Op, Plan, Route
+from inference.plan.ops import Attention, Copy, Device, DType, Embed, ExpertMatmul, KvAppend, Op, Plan, Route
 from inference.plan.place import moved_bytes
 
 
@@ -60,7 +60,7 @@ def explain(
                 name=op.name,
                 input_dtype=_input_dtype(op, plan),
                 weight=", ".join(dict.fromkeys(common_format(ref.sources, stored) or "" for ref in op.weights)),
-                accumulate="" if isinstance(op.attributes, Embed) else "f32",
+                accumulate="" if isinstance(op.attributes, Embed | Copy) else "f32",
                 output_dtype=_output_dtype(op, plan),
                 shape=_shape(op),
                 device=op.device,
@@ -73,6 +73,11 @@ def explain(
             )
         )
     return rows
+
+
+def moved_per_token(rows: Sequence[PlanRow]) -> int:
+    """Bytes that a step moves between devices for each of its tokens."""
+    return sum(row.moved_bytes for row in rows)
 
 
 def _input_dtype(op: Op, plan: Plan) -> str:

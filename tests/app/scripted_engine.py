@@ -94,6 +94,7 @@ class ScriptedInfo:
     context: int = 2048
     num_layers: int = 4
     vocab_size: int = 1000
+    placement: str = ""
     notices: tuple[str, ...] = ()
     load_s: float = 0.5
 

@@ -29,7 +29,7 @@ SAMPLINGS = tuple(Sampling(temperature=5, top_k=0, top_p=1, min_p=0, seed=seed) 
 
 @pytest.fixture
 def thread() -> EngineThread:
-    def open_engine(path: str, kv: str, progress: Callable[..., None]) -> Engine:
+    def open_engine(path: str, kv: str, progress: Callable[..., None], gpu_layers: int | None) -> Engine:
         return Engine.open(path, device="cpu", kv=kv, progress=progress)
 
     return EngineThread(lambda model, kv, progress, cancelled: model, open_engine, resolve_adapter)

@@ -162,7 +162,7 @@ def test_branches_share_what_the_cache_holds_of_their_beginning() -> None:
     """The tiny Qwen 3 on the CPU answers a second wording: what comes before it is not computed again."""
     thread = EngineThread(
         lambda model, kv, progress, cancelled: model,
-        lambda path, kv, progress: Engine.open(path, device="cpu", kv=kv, progress=progress),
+        lambda path, kv, progress, **_: Engine.open(path, device="cpu", kv=kv, progress=progress),
         lambda name, progress, cancelled: name,
     )
     thread.submit(Load(str(QWEN3)))

@@ -115,11 +115,12 @@ def test_json_has_the_whole_contract(chat: Any, model: str, capfd: pytest.Captur
 
 def test_options_reach_the_engine_from_both_sides_of_the_command(chat: Any, model: str) -> None:
     arguments = ("--context", "64", "ask", "x", "-m", model, "--device", "cpu", "--gpu-memory", "2G", "--dtype", "f32")
-    assert chat(*arguments, "--kernels", "force:tiled", "--extend-context", "--kv", "tiered-int8") == 0
+    more = ("--kv", "tiered-int8", "--gpu-layers", "3", "--kv-device", "cpu")
+    assert chat(*arguments, "--kernels", "force:tiled", "--extend-context", *more) == 0
     call = chat.calls[0]
     assert (call["context"], call["device"], call["gpu_memory"]) == (64, "cpu", 2 << 30)
     assert (call["dtype"], call["kernels"], call["extend_context"]) == ("f32", ("force:tiled",), True)
-    assert call["kv"] == "tiered-int8"
+    assert (call["kv"], call["gpu_layers"], call["kv_device"]) == ("tiered-int8", 3, "cpu")
 
 
 def test_the_last_model_used_is_used_again(chat: Any, model: str) -> None:
@@ -137,6 +138,8 @@ def test_the_last_model_used_is_used_again(chat: Any, model: str) -> None:
         ("ask", "x", "--top-p", "2"),
         ("ask", "x", "--max-tokens", "0"),
         ("ask", "x", "--gpu-memory", "lots"),
+        ("ask", "x", "--gpu-layers", "-1"),
+        ("ask", "x", "--kv-device", "disk"),
         ("ask", "x", "--kernels", "tiled"),
         ("ask", "x", "--no-such-option"),
         ("models", "pull"),

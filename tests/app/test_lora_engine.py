@@ -28,7 +28,7 @@ GREEDY = Sampling(temperature=0)
 def thread(tmp_path: Path) -> Iterator[EngineThread]:
     thread = EngineThread(
         lambda model, kv, progress, cancelled: model,
-        lambda path, kv, progress: Engine.open(path, device="cpu", kv=kv, progress=progress),
+        lambda path, kv, progress, **_: Engine.open(path, device="cpu", kv=kv, progress=progress),
         partial(resolve_adapter, store=Store(tmp_path, tmp_path)),
     )
     thread.submit(Load(str(QWEN3)))

@@ -33,6 +33,15 @@ def test_memory_shows_every_figure_within_its_width(width: int) -> None:
         assert figure in text, figure
 
 
+def test_memory_of_a_model_that_is_split_is_told_by_device() -> None:
+    memory = MemoryStats("webgpu", weights_bytes=5 * MIB, bytes_by_device={"webgpu": 2 * MIB, "cpu": 3 * MIB})
+    words = memory_text(memory, KV, LOOK, 40).plain.split("\n")
+    assert [" ".join(line.split()) for line in words if line.startswith("on ")] == [
+        "on webgpu 2.0 MiB",
+        "on cpu 3.0 MiB",
+    ]
+
+
 def test_memory_without_limits_or_tokens_leaves_them_out() -> None:
     text = memory_text(ScriptedEngine().memory(), KvStats("contiguous", 0, 0, 8, 0, 0), LOOK, 40).plain
     assert "per token" not in text and "Limits" not in text

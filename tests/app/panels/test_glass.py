@@ -41,8 +41,9 @@ def real_app(tmp_path: Path) -> Callable[..., tuple[MadeApp, list[Engine]]]:
     def make(**options: Any) -> tuple[MadeApp, list[Engine]]:
         engines: list[Engine] = []
 
-        def open_engine(path: str, kv: str, progress: Any) -> Engine:
-            engines.append(Engine.open(path, kv=kv, progress=progress, **options))
+        def open_engine(path: str, kv: str, progress: Any, gpu_layers: int | None) -> Engine:
+            placed = {"gpu_layers": gpu_layers} if gpu_layers is not None else {}
+            engines.append(Engine.open(path, kv=kv, progress=progress, **options | placed))
             return engines[-1]
 
         thread = EngineThread(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from textual.widgets import DataTable
 
 from app.panels.kernel_groups import group_kernels
-from app.panels.kernels_panel import KernelsPanel, kernel_detail, times_text
+from app.panels.kernels_panel import KernelsPanel, kernel_cells, kernel_detail, times_text
 from app.theme import make_look
 from inference.errors import DeviceUnavailable
 from inference.op_times import OpTimes
@@ -66,6 +66,17 @@ def test_it_says_what_timing_costs_and_what_was_timed() -> None:
     assert "by the clock" in times_text(on_cpu, times(len(rows)), LOOK).plain
     assert "pass" not in times_text(on_cpu, times(len(rows)), LOOK).plain
     assert times_text((), None, LOOK).plain == ""
+
+
+def test_of_a_model_that_is_split_devices_and_what_moves_are_told() -> None:
+    rows = [replace(row, device="cpu") if row.layer == 2 else row for row in plan_rows(4, "decode")]
+    copy = replace(rows[0], index=len(rows), kind="copy", name="to_cpu", moved_bytes=2304)
+    groups = group_kernels([*rows, copy], None)
+    cells = [kernel_cells(group, False, False, 0.0, LOOK, split=True)[2].plain for group in groups]
+    assert {cell.partition(" · ")[2] for cell in cells} == {"webgpu", "cpu"}
+    assert "2,304 bytes a token each" in kernel_detail(groups[-1], LOOK).plain
+    text = times_text((*rows, copy), times(len(rows) + 1), LOOK).plain
+    assert "on both devices" in text and "one pass" not in text
 
 
 async def test_the_panel_unfolds_layers_and_times_them(make_app: MakeApp) -> None:

@@ -69,3 +69,12 @@ def test_the_text_fits_and_names_what_ran(gpu: bool, width: int) -> None:
     assert "5.50 ms" in text and " 50%" in text and "90%" in text
     assert "3 tokens · first after 250 ms" in head_text(figures, LOOK).plain
     assert "11.0 ms" in head_text(figures, LOOK).plain
+
+
+@pytest.mark.parametrize("width", [28, 100])
+def test_of_a_model_that_is_split_what_moves_is_told(width: int) -> None:
+    figures = timing_figures(trace([0.5, 0.010, 0.012]))
+    assert figures is not None
+    text = spans_text(figures, True, LOOK, width, moved=4608).plain
+    assert max(map(len, text.split("\n"))) <= width
+    assert "both devices" in text and text.endswith("4,608 B") and "submit" not in text
