@@ -35,8 +35,8 @@ def test_memory_shows_every_figure_within_its_width(width: int) -> None:
 
 def test_memory_of_a_model_that_is_split_is_told_by_device() -> None:
     memory = MemoryStats("webgpu", weights_bytes=5 * MIB, bytes_by_device={"webgpu": 2 * MIB, "cpu": 3 * MIB})
-    words = memory_text(memory, KV, LOOK, 40).plain.split("\n")
-    assert [" ".join(line.split()) for line in words if line.startswith("on ")] == [
+    lines = memory_text(memory, KV, LOOK, 40).plain.split("\n")
+    assert [" ".join(line.split()) for line in lines if line.startswith("on ")] == [
         "on webgpu 2.0 MiB",
         "on cpu 3.0 MiB",
     ]
