@@ -42,6 +42,10 @@ PICTURES = (
     Picture("kernels-and-tokens.svg", keys=("f2", "f3", "f7", "k", "f7", "t")),
     Picture("timing-and-kv.svg", keys=("f7", "k", "f7", "t", "f7", "s", "f4")),
     Picture("", keys=("f7", "s", "f4")),
+    Picture("", "/twin kv=tiered-int4"),
+    Picture("twin.svg", "Which of them helps most, and why?"),
+    Picture("", keys=("left",)),
+    Picture("", "/twin off"),
     Picture("", "/new"),
     Picture("", f"/lora {LORA}=0.5"),
     Picture("prompt-and-lora.svg", "Why is the sky blue?", ("f7", "p", "f6")),
@@ -69,7 +73,7 @@ async def take(model: str, device: str) -> dict[str, str]:
 
             async def settle() -> None:
                 await pilot.pause(1)
-                while app.screen.query_one(StatusBar).status.busy:
+                while app.screen_stack[0].query_one(StatusBar).status.busy:
                     await pilot.pause(0.5)
 
             await settle()

@@ -46,8 +46,8 @@ class TwinScreen(SideScreen):
 
     The same question, answered as the chat is and as `/twin` says, token by token in turn. What both write is plain;
     the first token where they part is marked in both. KL tells how far the right lane's distribution is from the left
-    one's at each token of the left lane's text. Left and right keep one of the two; the other stays as a branch.
-    Esc stops both; once nothing is being written it goes back to the left one."""
+    one's at each token of the left lane's text. Left and right keep one of the two, stopping what is being written; the
+    other stays as a branch. Esc stops both; once nothing is being written it goes back to the left one."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "keep(0)", "Keep the left reply", id="twin.left", priority=True),
         Binding("right", "keep(1)", "Keep the right reply", id="twin.right", priority=True),

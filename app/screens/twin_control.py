@@ -106,6 +106,8 @@ class TwinControl(SideReplies[Lane]):
                 case Finished(timings=timings):
                     self._candidates[wrapped.index].measure(timings)
         super().on_event(wrapped)
+        if isinstance(wrapped.event, Finished) and not self._writing:
+            self._status.change(state="ready", busy=False)
 
     def _opened(self) -> None:
         self._model.loading = False
