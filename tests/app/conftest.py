@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +82,11 @@ def make_app(tmp_path: Path) -> Callable[..., MadeApp]:
 
 
 @pytest.fixture
-def pictures(snapshot: SnapshotAssertion, tmp_path: Path) -> Pictures:
+def pictures(snapshot: SnapshotAssertion, tmp_path: Path) -> Iterator[Pictures]:
     """Compares what the running application looks like with what is kept."""
-    return Pictures(snapshot, tmp_path)
+    taken = Pictures(snapshot, tmp_path)
+    yield taken
+    assert not taken.different, f"not as kept: {', '.join(taken.different)}; what is seen is in {tmp_path}"
 
 
 @pytest.fixture
