@@ -17,7 +17,7 @@ from inference.cpu import rowwise
 from inference.cpu.kernels import choose_product, explain_kernel
 from inference.cpu.program import Program, Step, make_program
 from inference.cpu.rows import Part, Rows
-from inference.cpu.threads import Threads
+from inference.cpu.threads import Threads, multiply
 from inference.cpu.weights import HostWeights
 from inference.events import MemoryStats
 from inference.executor import SampleRequest, StepCost, StepTimes, check_batch, host_stream, host_stream_many
@@ -308,7 +308,8 @@ class NumpyExecutor:
             case _:
 
                 def compute(part: slice) -> np.ndarray:
-                    return rowwise.compute(op, [x[part] for x in inputs], weights, self._threads.product)
+                    product = self._threads.product if part == slice(0, len(inputs[0])) else multiply
+                    return rowwise.compute(op, [x[part] for x in inputs], weights, product)
 
                 return self._threads.by_rows(len(inputs[0]), op.output.columns, compute)
 

@@ -16,6 +16,20 @@ MIN_ROWS = 32
 """Rows of a part: with fewer, a product is bound by reading the weights, which each thread would do again."""
 MIN_WEIGHT_BYTES = 16 << 20
 """Weights of a part of one row's product: with fewer, they are read before a thread has woken up."""
+MIN_SHARED_BYTES = 3 << 20
+"""The same where a few rows share the weights: they are not only read but multiplied, for much longer."""
+FEW_ROWS = 6
+"""So many rows are multiplied faster one after the other: BLAS rearranges the weights for products of several."""
+
+
+def multiply(x: np.ndarray, weight: np.ndarray, result: np.ndarray | None = None) -> np.ndarray:
+    """x (T, K) @ weight (N, K).T in one thread, into `result` (T, N) where it is given."""
+    if result is None:
+        result = np.empty((len(x), len(weight)), np.float32)
+    step = 1 if len(x) <= FEW_ROWS else len(x)
+    for row in range(0, len(x), step):
+        np.matmul(x[row : row + step], weight.T, out=result[row : row + step])
+    return result
 
 
 class Threads:
@@ -39,12 +53,12 @@ class Threads:
         return result
 
     def product(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """x (T, K) @ weight (N, K).T, for a single row in parts of N."""
-        parts = min(self._count, weight.nbytes // MIN_WEIGHT_BYTES) if len(x) == 1 else 1
+        """x (T, K) @ weight (N, K).T, in parts of N. Not for use within a part: there is `multiply`."""
+        parts = min(self._count, weight.nbytes // (MIN_WEIGHT_BYTES if len(x) == 1 else MIN_SHARED_BYTES))
         if parts < 2:
-            return x @ weight.T
-        result = np.empty((1, len(weight)), np.float32)
-        self._run(lambda part: np.matmul(x, weight[part].T, out=result[:, part]), len(weight), parts)
+            return multiply(x, weight)
+        result = np.empty((len(x), len(weight)), np.float32)
+        self._run(lambda part: multiply(x, weight[part], result[:, part]), len(weight), parts)
         return result
 
     def close(self) -> None:

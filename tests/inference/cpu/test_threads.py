@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from inference.cpu.threads import MIN_ROWS, MIN_WEIGHT_BYTES, Threads
+from inference.cpu.threads import FEW_ROWS, MIN_ROWS, MIN_WEIGHT_BYTES, Threads
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -56,7 +56,7 @@ def test_an_error_of_another_thread_is_raised() -> None:
     threads.close()
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", [1, FEW_ROWS, FEW_ROWS + 1, MIN_ROWS])
 def test_product_with_a_large_weight(threads: Threads, rows: int) -> None:
     rng = np.random.default_rng(1)
     columns = 16
