@@ -117,6 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--prompt", type=lengths, metavar="N,N", help=f"prompt lengths (128,512; {usual})")
     bench.add_argument("--gen", type=int, metavar="N", help=f"tokens to generate (64; {usual})")
     bench.add_argument("--depth", type=_counts(least=0), metavar="N,N", help="tokens in the cache (0)")
+    batch = "measure so many sequences decoded together, beside one alone"
+    bench.add_argument("--batch", type=lengths, metavar="N,N", help=batch)
     shape = bench.add_mutually_exclusive_group()
     random = "measure a model of this shape with random weights (q4_0, or as --weights says) that are made here"
     shape.add_argument("--random", choices=tuple(SHAPES), help=random)
@@ -320,20 +322,24 @@ def _bench(given: Given) -> int:
     if (trace := given["trace"]) is not None:
         from inference.trace import check_place
 
-        if given["matmul"] or isinstance(layouts, tuple):
-            raise UsageError("--trace is of one model with one KV layout, without --matmul")
+        if given["matmul"] or given["batch"] or isinstance(layouts, tuple):
+            raise UsageError("--trace is of one model with one KV layout, without --matmul or --batch")
         check_place(trace)
     if given["matmul"]:
-        if prompts or generate or depths:
-            raise UsageError("--matmul takes no --prompt, --gen or --depth: it runs no model")
+        if prompts or generate or depths or given["batch"]:
+            raise UsageError("--matmul takes no --prompt, --gen, --depth or --batch: it runs no model")
         return reports.bench_matmul(given["matmul"], given["json"])
     if given["random"] and isinstance(layouts, tuple):
         raise UsageError("KV layouts are compared on a text, which a model with random weights does not know")
     if not isinstance(layouts, tuple):
+        if (batch := given["batch"]) and (prompts or (depths and len(depths) > 1)):
+            raise UsageError("--batch takes no --prompt, and one --depth")
         with _opened_random(given) if given["random"] else _opened(given) as engine:
+            if batch:
+                return reports.bench_batch(engine, batch, depths[0] if depths else 0, generate, given["json"])
             return reports.bench(engine, prompts, generate, depths or (0,), given["json"], trace)
-    if prompts is not None or (depths and len(depths) > 1):
-        raise UsageError("a comparison of KV layouts takes no --prompt, and one --depth")
+    if prompts is not None or given["batch"] or (depths and len(depths) > 1):
+        raise UsageError("a comparison of KV layouts takes no --prompt and no --batch, and one --depth")
     with _located(given) as (path, progress):
 
         def open_engine(layout: str, device: str | None) -> Engine:

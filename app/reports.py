@@ -90,6 +90,14 @@ def bench(
     return _tell(found, as_json)
 
 
+def bench_batch(engine: Engine, counts: Sequence[int], depth: int, generate: int | None, as_json: bool) -> int:
+    """Several sequences decoded together, beside one alone."""
+    from inference.bench_batch import run
+
+    found = _measured(lambda stage: run(engine, counts, depth, generate, progress=stage))
+    return _tell(found, as_json, found.legend)
+
+
 def bench_layouts(
     open_engine: OpenEngine, layouts: Sequence[str], depth: int | None, generate: int | None, as_json: bool
 ) -> int:

@@ -35,7 +35,7 @@ ROW_BUCKETS = (1, 8, 32, 64, 256)
 KV_BUCKETS = (256, 1024, 4096, 16384, 65536, 2**31)
 """Decode programs are made for the smallest bucket that holds kv_len: what splits the KV range depends on it."""
 
-BATCH_BUCKETS = (1, 8, 16, 32, 64)
+BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 """As ROW_BUCKETS, of steps whose rows belong to a sequence each."""
 
 MAX_BATCH = BATCH_BUCKETS[-1]
