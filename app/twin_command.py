@@ -28,20 +28,27 @@ DIFFERENCES: Mapping[str, str] = {
     "weights": "other storage; loads the model a second time",
     "kernels": "prefer:NAME or force:NAME; loads the model a second time",
     "device": "the other device; loads the model a second time",
+    "gpu_layers": "how many layers run on the GPU; loads the model a second time",
+    "kv_device": "where keys and values lie; loads the model a second time",
     "model": "a second model",
 }
 """What a second lane can differ in, and what that is."""
 
 _DTYPES = {"f32": "activations and KV in f32", "f16": "activations and KV in f16"}
-_DEVICES = {"cpu": "NumPy, the reference", "webgpu": "the GPU"}
-_OF_ENGINE = ("dtype", "weights", "kernels", "device")
+_DEVICES = {"cpu": "the processor", "webgpu": "the GPU"}
+_OF_ENGINE = ("dtype", "weights", "kernels", "device", "gpu_layers", "kv_device")
 
 
 def differences(typed: str) -> Iterable[Choice]:
     """Completes the argument of `/twin`: names of differences, layouts, and `off`."""
     before, space, word = typed.rpartition(" ")
     name, equals, value = word.partition("=")
-    values: Mapping[str, Mapping[str, str]] = {"kv": SUMMARIES, "dtype": _DTYPES, "device": _DEVICES}
+    values: Mapping[str, Mapping[str, str]] = {
+        "kv": SUMMARIES,
+        "dtype": _DTYPES,
+        "device": _DEVICES,
+        "kv_device": _DEVICES,
+    }
     if equals:
         known = values.get(name, {})
         return [Choice(f"{before}{space}{name}={each} ", each, known[each]) for each in matching(known, value)]

@@ -101,7 +101,11 @@ class Prompt(ClusterArea):
     async def on_mount(self) -> None:
         assert isinstance(self.parent, Widget)
         await self.parent.mount(self._list, before=self)
-        on_theme(self, lambda: self._counted and self.show_count(*self._counted))
+        on_theme(self, self._recount)
+
+    def _recount(self) -> None:
+        if self._counted:
+            self.show_count(*self._counted)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self._list.display if action == "close_list" else super().check_action(action, parameters)

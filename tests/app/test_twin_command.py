@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.twin_command import DIFFERENCES, TwinChanges, UnclearTwin, parse_twin
+from app.twin_command import DIFFERENCES, TwinChanges, UnclearTwin, differences, parse_twin
 from inference.lora.adapter_set import AppliedAdapter
 from tests.app.scripted_engine import adapter
 
@@ -35,8 +35,29 @@ def test_adapters_go_by_name_or_path() -> None:
 
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_every_difference_is_known(name: str, tmp_path: Path) -> None:
-    values = {"kv": "paged", "dtype": "f32", "weights": "q8", "kernels": "force:gemv", "device": "cpu"}
+    values = {
+        "kv": "paged",
+        "dtype": "f32",
+        "weights": "q8",
+        "kernels": "force:gemv",
+        "device": "cpu",
+        "kv_device": "cpu",
+    }
     assert parse_twin(f"{name}={values.get(name, '1')}", ()) != TwinChanges(f"{name}={values.get(name, '1')}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("kv=tiered-", ["kv=tiered-int8 ", "kv=tiered-int4 "]),
+        ("seed=3 te", ["seed=3 temperature="]),
+        ("of", ["off"]),
+        ("kv=paged of", []),
+        ("seed=", []),
+    ],
+)
+def test_differences_are_completed(typed: str, found: list[str]) -> None:
+    assert [choice.text for choice in differences(typed)] == found
 
 
 @pytest.mark.parametrize(
