@@ -6,8 +6,9 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -48,9 +49,17 @@ def short_switch_interval() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
+@dataclass(frozen=True)
+class Echo:
+    """Seconds from a key until the prompt was drawn with it, and those that the interface computed meanwhile."""
+
+    wall_s: float
+    cpu_s: float
+
+
 @contextmanager
-def echoing(prompt: Prompt) -> Iterator[Callable[[], Awaitable[float]]]:
-    """What presses a key, after a moment without one, and returns the seconds until the prompt is drawn with it."""
+def echoing(prompt: Prompt) -> Iterator[Callable[[], Awaitable[Echo]]]:
+    """What presses a key, after a moment without one."""
     drawn: list[float] = []
     draw = TextArea.render_line
 
@@ -59,24 +68,44 @@ def echoing(prompt: Prompt) -> Iterator[Callable[[], Awaitable[float]]]:
             drawn.append(time.perf_counter())
         return draw(self, y)
 
-    async def press() -> float:
+    async def press() -> Echo:
         await asyncio.sleep(0.03)
         drawn.clear()
-        sent, expected = time.perf_counter(), len(prompt.text) + 1
+        sent, computed, expected = time.perf_counter(), time.thread_time(), len(prompt.text) + 1
         prompt.app.post_message(events.Key("x", "x"))
         while len(prompt.text) < expected or not drawn:
             assert time.perf_counter() < sent + 2
             await asyncio.sleep(0.001)
-        return time.perf_counter() - sent
+        return Echo(time.perf_counter() - sent, time.thread_time() - computed)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TextArea, "render_line", render_line)
         yield press
 
 
-def at_95(latencies: list[float]) -> float:
-    """The 95th percentile."""
-    return sorted(latencies)[int(0.95 * len(latencies))]
+class Rounds:
+    """The 95th percentile of each round of keys. Where others use the machine, a round without them is waited for.
+
+    Where others have it all the time, what the interface itself computed is judged: it waits for them, too.
+    """
+
+    def __init__(self) -> None:
+        self.wall: list[float] = []
+        self.cpu: list[float] = []
+
+    def add(self, echoes: Sequence[Echo]) -> None:
+        index = int(0.95 * len(echoes))
+        self.wall.append(sorted(echo.wall_s for echo in echoes)[index])
+        self.cpu.append(sorted(echo.cpu_s for echo in echoes)[index])
+
+    @property
+    def within_limit(self) -> bool:
+        return min(self.wall, default=1.0) < LIMIT_S
+
+    def judge(self, what: str) -> None:
+        load, cores = os.getloadavg()[0], os.cpu_count() or 1
+        print(f"{what}, load {load:.1f}: key to echo {in_ms(self.wall)}, of which computing {in_ms(self.cpu)} (95%)")
+        assert self.within_limit or (load > cores + 1 and min(self.cpu) < LIMIT_S / 2)
 
 
 def longest_line(transcript: Transcript) -> int:
@@ -96,20 +125,18 @@ def in_ms(seconds: list[float]) -> str:
 async def test_a_key_is_echoed_within_30_ms_while_generating_with_all_panels_open(
     make_app: Callable[..., MadeApp], script: Script, size: tuple[int, int]
 ) -> None:
-    """At the 95th percentile. Where others keep the machine busy, a round without them is waited for."""
     app = make_app(script, settings={"open_panels": tuple(PANELS)})
     async with app.run_test(size=size) as pilot:
         await loaded(pilot)
         await pilot.press("ctrl+t")  # thoughts are unfolded
         await say(pilot, "go")
         await until(pilot, lambda: transcript(pilot).max_scroll_y > 100, 20)
-        rounds: list[float] = []
+        rounds = Rounds()
         with short_switch_interval(), echoing(prompt(pilot)) as press:
-            while len(rounds) < MOST_ROUNDS and min(rounds, default=1.0) >= LIMIT_S:
-                rounds.append(at_95([await press() for _ in range(KEYS)]))
+            while len(rounds.wall) < MOST_ROUNDS and not rounds.within_limit:
+                rounds.add([await press() for _ in range(KEYS)])
         await pilot.press("escape")
-    print(f"key to echo at {size}, load {os.getloadavg()[0]:.1f}, 95th percentiles: {in_ms(rounds)}")
-    assert min(rounds) < LIMIT_S
+    rounds.judge(f"all panels at {size}")
 
 
 @pytest.mark.alone
@@ -123,9 +150,9 @@ async def test_a_key_is_echoed_within_30_ms_while_a_very_long_message_is_opened(
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         history, shown = chat(pilot).history, transcript(pilot)
-        rounds, opening, resizing = [], [], []
+        rounds, opening, resizing = Rounds(), [], []
         with echoing(prompt(pilot)) as press:
-            while len(rounds) < 4 and (min(rounds, default=1) >= LIMIT_S or min(opening) > 5 or min(resizing) > 1):
+            while len(rounds.wall) < 4 and not (rounds.within_limit and min(opening) < 5 and min(resizing) < 1):
                 await until(pilot, lambda: not chat(pilot).conversation.view.busy)
                 history.new()
                 await until(pilot, lambda: END not in shown.text and not chat(pilot).conversation.view.busy)
@@ -139,22 +166,21 @@ async def test_a_key_is_echoed_within_30_ms_while_a_very_long_message_is_opened(
                 while longest_line(shown) == before:
                     latencies.append(await press())
                 resizing.append(time.perf_counter() - begun)
-                rounds.append(at_95(latencies))
-    print(f"load {os.getloadavg()[0]:.1f}, opened in {in_ms(opening)}, another width in {in_ms(resizing)}")
-    print(f"key to echo meanwhile, 95th percentiles: {in_ms(rounds)}")
-    assert min(rounds) < LIMIT_S and min(opening) < 5 and min(resizing) < 1
+                rounds.add(latencies)
+    print(f"opened in {in_ms(opening)}, another width in {in_ms(resizing)}")
+    rounds.judge("opening 1.2 MB")
+    assert min(opening) < 5 and min(resizing) < 1
 
 
 @pytest.mark.alone
 async def test_a_key_is_echoed_within_30_ms_after_a_very_long_paste(make_app: Callable[..., MadeApp]) -> None:
     async with make_app(Script()).run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        rounds: list[float] = []
+        rounds = Rounds()
         with echoing(prompt(pilot)) as press:
-            while len(rounds) < 4 and min(rounds, default=1) >= LIMIT_S:
+            while len(rounds.wall) < 4 and not rounds.within_limit:
                 prompt(pilot).load_text("")
                 pilot.app.post_message(events.Paste(MESSAGE))
                 await until(pilot, lambda: "[pasted" in prompt(pilot).text)
-                rounds.append(at_95([await press() for _ in range(KEYS)]))
-    print(f"key to echo after a paste of 1.2 MB, load {os.getloadavg()[0]:.1f}, 95th percentiles: {in_ms(rounds)}")
-    assert min(rounds) < LIMIT_S
+                rounds.add([await press() for _ in range(KEYS)])
+    rounds.judge("after a paste of 1.2 MB")
