@@ -253,7 +253,9 @@ def placement_notices(placement: Placement, choice: DeviceChoice, options: OpenO
     if options.gpu_layers is not None and options.gpu_layers > layers:
         notices.append(f"--gpu-layers {options.gpu_layers}: the model has {layers} layers")
     if placement.split:
-        notices.append(f"split, tokens are sampled on the CPU: {describe(placement)} ({placement.reason})")
+        turns = ", several sequences take turns in a step" if "webgpu" in placement.attention else ""
+        how = f"split, tokens are sampled on the CPU{turns}"
+        notices.append(f"{how}: {describe(placement)} ({placement.reason})")
     elif "webgpu" not in placement.devices:
         notices.append(f"all runs on the CPU: {placement.reason}")
     return notices

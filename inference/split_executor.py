@@ -22,7 +22,7 @@ from inference.plan.ops import Device, Logits, Op
 from inference.plan.place import Placement, part_on
 from inference.sampler import sample
 from inference.sampling import Sampled, Sampling
-from inference.segments import Appended, RunSegment, Values, asked_for, run_step
+from inference.segments import Appended, RunSegment, Values, asked_for, count_rows, run_step
 
 
 class SplitExecutor:
@@ -39,10 +39,11 @@ class SplitExecutor:
         self.adapter = f"{gpu.adapter} and {cpu.adapter}"
         self.chunk = min(cpu.chunk, gpu.chunk)
         self.logits_chunk = min(cpu.logits_chunk, gpu.logits_chunk)
-        self.max_batch = cpu.max_batch
+        self.max_batch = self.logits_chunk
         self.placement = placement
         self.cpu = cpu
         self.gpu = gpu
+        self._run: Mapping[Device, RunSegment] = {"webgpu": gpu.run_segment, "cpu": cpu.run_segment}
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Each half its own weights; `progress` hears (weights done, weights in all). Raises DoesNotFit."""
@@ -72,7 +73,7 @@ class SplitExecutor:
         return KvCache(stores, context)
 
     def forward(self, cache: KvCache[Any], ids: Sequence[int], logits: Logits) -> np.ndarray | None:
-        return self._step(cache, ids, logits, {"webgpu": self.gpu.run_segment, "cpu": self.cpu.run_segment})
+        return asked_for(self._step([(cache, ids)], logits, self._run), logits)
 
     def stream(self, cache: KvCache[Any], ids: Sequence[int], request: SampleRequest) -> Generator[Sampled, None, None]:
         return host_stream(self, cache, ids, request)
@@ -81,10 +82,15 @@ class SplitExecutor:
         check_batch(caches, self.max_batch)
 
     def forward_many(self, caches: Sequence[KvCache[Any]], ids: Sequence[int]) -> np.ndarray:
-        """One sequence after the other: see Executor."""
+        """See Executor. Sequences take turns, unless all attention is on the CPU: WebGPU then looks at no cache."""
         self.check_batch(caches)
-        rows = [self.forward(cache, [token], "last") for cache, token in zip(caches, ids, strict=True)]
-        return np.stack([row for row in rows if row is not None])
+        appended = [(cache, [token]) for cache, token in zip(caches, ids, strict=True)]
+        if "webgpu" in self.placement.attention:
+            rows = [self.forward(cache, token, "last") for cache, token in appended]
+            return np.stack([row for row in rows if row is not None])
+        logits = self._step(appended, "all", self._run)
+        assert logits is not None
+        return logits
 
     def stream_many(
         self,
@@ -103,7 +109,7 @@ class SplitExecutor:
             "webgpu": partial(self.gpu.run_segment, times=times),
             "cpu": partial(_run_timed, self.cpu, times),
         }
-        logits = self._step(cache, ids, "last", run)
+        self._step([(cache, ids)], "last", run)
         cache.truncate(before)
         began = time.perf_counter()
         logits = self.forward(cache, ids, "last")
@@ -144,11 +150,9 @@ class SplitExecutor:
         self.gpu.close()
         self.cpu.close()
 
-    def _step(
-        self, cache: KvCache[Any], ids: Sequence[int], logits: Logits, run: Mapping[Device, RunSegment]
-    ) -> np.ndarray | None:
-        self.gpu.begin_step(cache.length, ids)
-        return asked_for(run_step(self.gpu.segments(len(ids), logits), run, [(cache, ids)], logits), logits)
+    def _step(self, appended: Appended, logits: Logits, run: Mapping[Device, RunSegment]) -> np.ndarray | None:
+        self.gpu.begin_step(appended[0][0].length, [token for _, ids in appended for token in ids])
+        return run_step(self.gpu.segments(count_rows(appended), logits), run, appended, logits)
 
 
 def _run_timed(

@@ -38,7 +38,7 @@ from inference.plan.explain import PlanRow, explain
 from inference.plan.ops import DType, Logits, Plan
 from inference.plan.place import Placement, Segment, copied_name, whole
 from inference.sampling import Sampled, Sampling
-from inference.segments import Appended, Values, asked_for, run_step, timed
+from inference.segments import Appended, Values, asked_for, count_rows, run_step, timed
 from inference.weights import WeightStore
 
 # Tokens in flight: enough that the GPU never waits for Python. On a software adapter a step takes a second and
@@ -151,10 +151,14 @@ class WebGpuExecutor:
     def run_segment(
         self, index: int, appended: Appended, logits: Logits, values: Values, times: dict[str, float] | None = None
     ) -> None:
-        """See RunSegment; `begin_step` comes before the first one. `times` hears the seconds of each operation."""
-        ((cache, ids),) = appended
-        segment, buffers = self.segments(len(ids), logits)[index], self.programs.scratch(len(ids), logits)
-        program, prepared = self.programs.program(cache, len(ids), logits, segment=index)
+        """See RunSegment; `begin_step` comes before the first one. `times` hears the seconds of each operation.
+
+        There may be several caches where no attention runs here: then no operation looks at them.
+        """
+        (cache, _), rows = appended[0], count_rows(appended)
+        assert len(appended) == 1 or "webgpu" not in self.programs.placement.attention
+        segment, buffers = self.segments(rows, logits)[index], self.programs.scratch(rows, logits)
+        program, prepared = self.programs.program(cache, rows, logits, segment=index)
         for op in segment.copies("webgpu"):
             with timed(op.output.name, times):
                 write_tensor(self._gpu, buffers, op.output, values[op.inputs[0].name])
@@ -166,14 +170,14 @@ class WebGpuExecutor:
             times |= zip(groups, time_passes(self._gpu, self._encoder, passes), strict=True)
         for op in segment.copies("cpu"):
             with timed(op.output.name, times):
-                values[op.output.name] = read_tensor(self._gpu, buffers, op.inputs[0], len(ids))
+                values[op.output.name] = read_tensor(self._gpu, buffers, op.inputs[0], rows)
         if segment.last and logits == "none":
             # Waiting here keeps the progress that is reported true, and a cancelled prefill short.
             self._pool.flush()
         elif segment.last:
             result = segment.plan.ops[-1].output
             with timed(copied_name(result, "cpu"), times):
-                values[result.name] = read_tensor(self._gpu, buffers, result, len(ids))
+                values[result.name] = read_tensor(self._gpu, buffers, result, rows)
 
     def stream(self, cache: GpuCache, ids: Sequence[int], request: SampleRequest) -> Generator[Sampled, None, None]:
         if request.sampling.host_reason is not None:

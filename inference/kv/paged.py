@@ -125,24 +125,24 @@ def paged_cells(table: PageTable, length: int) -> str:
 
 
 class NumpyPages:
-    """The pages of all sequences in host memory, f32: (pages, K, PAGE_TOKENS, E) a layer, grown in steps."""
+    """The pages of all sequences in host memory, f32: (K, pages, PAGE_TOKENS, E) a layer, grown in steps."""
 
     def __init__(self, group: LayerGroup, config: ModelConfig, pool: PagePool, memory: HostMemory) -> None:
         self.pool = pool
-        self._shape = (config.num_kv_heads, PAGE_TOKENS, config.head_dim)
+        self._heads, self._head_dim = config.num_kv_heads, config.head_dim
         self._held = 0
         self.arrays = LayerArrays(group.layers, memory)
 
     def grow(self, pages: int) -> None:
         if pages > self._held:
             pages = -(-pages // GROWTH_PAGES) * GROWTH_PAGES
-            self.arrays.resize((pages, *self._shape), axis=0, keep=self._held)
+            self.arrays.resize((self._heads, pages, PAGE_TOKENS, self._head_dim), axis=1, keep=self._held)
             self._held = pages
 
     def copy(self, old: int, new: int) -> None:
         for arrays in (self.arrays.keys, self.arrays.values):
             for array in arrays.values():
-                array[new] = array[old]
+                array[:, new] = array[:, old]
 
 
 class NumpyPaged:
@@ -166,8 +166,8 @@ class NumpyPaged:
         for index in range(start // PAGE_TOKENS, pages_for(end)):
             page, base = self.table.pages[index], index * PAGE_TOKENS
             first, last = max(start, base), min(end, base + PAGE_TOKENS)
-            keys[page, :, first - base : last - base] = k[:, first - start : last - start]
-            values[page, :, first - base : last - base] = v[:, first - start : last - start]
+            keys[:, page, first - base : last - base] = k[:, first - start : last - start]
+            values[:, page, first - base : last - base] = v[:, first - start : last - start]
 
     def view(self, layer: int, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         arrays = self._pages.arrays
@@ -197,10 +197,11 @@ class NumpyPaged:
     def _gather(self, pages: np.ndarray, first: int, end: int) -> np.ndarray:
         start = first // PAGE_TOKENS
         table = self.table.pages[start : pages_for(end)]
-        # Pages taken one after the other, as those of a single conversation are, need no copy to stand in order.
+        # Pages taken one after the other, as those of a single conversation are, are read where they lie.
         run = range(table[0], table[0] + len(table))
-        used = pages[run.start : run.stop] if table == list(run) else pages[table]  # (pages, K, PAGE_TOKENS, E)
-        by_head = used.transpose(1, 0, 2, 3).reshape(used.shape[1], -1, used.shape[3])
+        used = pages[:, run.start : run.stop] if table == list(run) else pages[:, table]
+        # (K, pages, PAGE_TOKENS, E) -> (K, T, E)
+        by_head = used.reshape(used.shape[0], -1, used.shape[3])
         return by_head[:, first - start * PAGE_TOKENS : end - start * PAGE_TOKENS]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from inference.errors import BatchRefused
 from inference.executor import Executor, SampleRequest
 from inference.lora.adapter_set import AdapterSet, AppliedAdapter
 from inference.lora.read import read_adapter
@@ -140,15 +142,22 @@ def test_a_seed_gives_the_tokens_of_the_cpu(llama: SplitExecutor) -> None:
     assert replies[0] == replies[1] and len(replies[0]) == 14
 
 
-def test_several_sequences_take_turns_in_a_step(llama: SplitExecutor) -> None:
-    caches = [llama.new_cache(32) for _ in range(3)]
-    alone = []
+@pytest.mark.parametrize("kv_device", DEVICES)
+def test_several_sequences_in_a_step(kv_device: Device) -> None:
+    """In one step where all attention is on the CPU, in turns elsewhere: each has the logits that it has alone."""
+    executor = open_split(config_of("llama"), 4 if kv_device == "cpu" else 3, kv_device)
+    caches = [executor.new_cache(32) for _ in range(3)]
+    alone: list[Any] = []
     for index, kv in enumerate(caches):
-        llama.forward(kv, list(range(1, 5 + index)), "none")
+        executor.forward(kv, list(range(1, 5 + index)), "none")
         fork = kv.fork()
-        alone.append(llama.forward(fork, [index], "last"))
+        alone.append(executor.forward(fork, [index], "last"))
         fork.close()
-    np.testing.assert_array_equal(llama.forward_many(caches, [0, 1, 2]), np.stack(alone))  # type: ignore[arg-type]
+    np.testing.assert_allclose(executor.forward_many(caches, [0, 1, 2]), np.stack(alone), atol=TOLERANCE)
+    assert [kv.length for kv in caches] == [5, 6, 7]
+    with pytest.raises(BatchRefused, match="stands in the batch twice"):
+        executor.forward_many([caches[0], caches[0]], [1, 2])
+    executor.close()
 
 
 @pytest.mark.slow
