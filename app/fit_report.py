@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING, cast
 
 from app.options import EngineOptions
 from app.units import format_bytes
-from inference.errors import GlasschatError
+from inference.errors import DoesNotFit, GlasschatError
 from inference.fit import Fit
 from inference.fit_target import FitTarget
 
 if TYPE_CHECKING:
     from inference.model_files import ModelFiles
+    from inference.plan.ops import Device
     from inference.weights import Precision
 
 
 def fit_rows(path: Path, options: EngineOptions) -> list[tuple[str, str]]:
     """The fit table of a model opened with `options`: parts, verdict and, where it does not fit, what can be done."""
+    from inference.choose_placement import choose_placement
     from inference.fit import advice, fit_table
     from inference.fit_target import find_target
+    from inference.placement import describe
 
+    rows: list[tuple[str, str]] = []
     try:
         files, context = _open(path, options)
         target = find_target(options.device, options.dtype, options.gpu_memory)
@@ -30,6 +34,13 @@ def fit_rows(path: Path, options: EngineOptions) -> list[tuple[str, str]]:
         rows += [("fit", table.verdict)]
         if table.fit.fits is False:
             rows += [("advice", advice(files, context, options.kv, target))]
+        if target.device == "webgpu":
+            kv_device = cast("Device", options.kv_device)
+            placement = choose_placement(files, context, options.kv, target, options.gpu_layers, kv_device)
+            if placement.reason:
+                rows += [("placement", f"{describe(placement)} ({placement.reason})")]
+    except DoesNotFit as error:
+        rows += [("placement", str(error))]
     except GlasschatError as error:
         return [("fit", f"not known: {error}")]
     return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,10 +17,11 @@ from app.options import EngineOptions
 from app.screens.models import ModelMenu
 from inference import fit_target
 from inference.fit import Fit
-from inference.fit_target import FitTarget
+from inference.fit_target import FitTarget, webgpu_target
 from tests.app.conftest import FIT, MadeApp
 from tests.app.scripted_engine import Script
 from tests.app.test_chat import loaded, until
+from tests.inference.test_fit import CAPS
 
 MakeApp = Callable[..., MadeApp]
 CPU = EngineOptions(device="cpu", context=512)
@@ -46,6 +48,18 @@ def test_the_table_of_a_model_that_does_not(llama: Path, monkeypatch: pytest.Mon
     fit, advice = fit_rows(llama, replace(CPU, context=None))[-2:]
     assert fit[0] == "fit" and fit[1].startswith("does not fit the CPU: ") and fit[1].endswith("of the machine")
     assert advice[0] == "advice" and "smaller" in advice[1]
+
+
+def test_what_does_not_fit_a_card_is_split(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = replace(CPU, device="webgpu", gpu_memory=1_200_000)
+    target = webgpu_target(CAPS, "DiscreteGPU", "f32", options.gpu_memory)
+    monkeypatch.setattr(fit_target, "find_target", lambda *_: target)
+    key, said = fit_rows(llama, options)[-1]
+    assert key == "placement" and re.match(r"webgpu: [1-3] of 4 layers; cpu: .* \(all of it does not fit a card", said)
+    key, said = fit_rows(llama, replace(options, gpu_layers=4))[-1]
+    assert key == "placement" and "does not fit a card" in said
+    monkeypatch.setattr(fit_target, "find_target", lambda *_: replace(target, memory=None))
+    assert [key for key, _ in fit_rows(llama, options)][-1] == "fit"
 
 
 def test_what_cannot_be_opened_is_not_known(llama: Path, tmp_path: Path) -> None:

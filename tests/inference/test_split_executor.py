@@ -12,8 +12,12 @@ import pytest
 
 from inference.errors import BatchRefused
 from inference.executor import Executor, SampleRequest
+from inference.fit import fit_table
+from inference.fit_target import cpu_target, webgpu_target
+from inference.kv.layout import GROWTH_STEP
 from inference.lora.adapter_set import AdapterSet, AppliedAdapter
 from inference.lora.read import read_adapter
+from inference.model_files import open_files
 from inference.plan.ops import DEVICES, Device
 from inference.sampling import Sampling
 from inference.split_executor import SplitExecutor
@@ -116,6 +120,20 @@ def test_each_half_holds_the_weights_of_its_own_layers(llama: SplitExecutor) -> 
     assert on_gpu.kv_bytes == 0
     assert both.weights_bytes == on_gpu.weights_bytes + on_cpu.weights_bytes == sum(both.weights_by_format.values())
     assert both.bytes_by_device["cpu"] == on_cpu.weights_bytes + on_cpu.kv_bytes
+
+
+def test_the_fit_table_tells_what_each_half_takes(llama: SplitExecutor) -> None:
+    from inference.gpu.device import choose_adapter, expected_caps
+
+    report = choose_adapter()[1]
+    target = webgpu_target(expected_caps(report), report.type, "f32", None)
+    files, kv = open_files(config_of("llama").parent), llama.new_cache(GROWTH_STEP)
+    llama.forward(kv, [1, 2, 3], "last")
+    for where, half in ((target, llama.gpu), (cpu_target(), llama.cpu)):
+        table, memory = fit_table(files, GROWTH_STEP, "auto", where, llama.placement), half.memory()
+        assert table.bytes_of("weights") == memory.weights_bytes
+        assert table.bytes_of("KV cache") == memory.kv_bytes
+    kv.close()
 
 
 def test_times_and_rows_are_of_the_same_operations(llama: SplitExecutor) -> None:
