@@ -139,9 +139,12 @@ class TwinControl(SideReplies[Lane]):
             conversation.new_answer(question, second, title=info.model, other=other),
         )
         headings = (
-            LaneHeading(loaded.title, f"kv {loaded.kv.layout} · {loaded.info.dtype} · {loaded.info.device}"),
+            LaneHeading(visible(loaded.title), f"kv {loaded.kv.layout} · {loaded.info.dtype} · {loaded.info.device}"),
             LaneHeading(
-                info.model, f"kv {self._set.layout} · {info.dtype} · {info.device}", changes.words, not self._set.own
+                visible(info.model),
+                f"kv {self._set.layout} · {info.dtype} · {info.device}",
+                visible(changes.words),
+                shares=not self._set.own,
             ),
         )
         self._gap = TwinGap()

@@ -45,6 +45,6 @@ def _reply(message: Message, place: tuple[int, int], unfolded: bool) -> Iterator
         yield Thought(thought, *thought_length(message), bool(answer), unfolded)
     stream = MarkdownStream(gap=bool(thought))
     yield from feed_all(stream, answer, ended=True)
-    adapters = message.settings.get("loras")
-    words = visible(adapters) if isinstance(adapters, str) else ""
+    made_with = (message.settings.get(name) for name in ("twin", "loras"))
+    words = " · ".join(visible(each) for each in made_with if isinstance(each, str) and each)
     yield Note("figures", figures_line(message.finish_reason, message.figures, words))

@@ -7,6 +7,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from app.screens.chat import ChatScreen
+from app.screens.models import ModelMenu
 from app.screens.twin import TwinScreen
 from app.widgets.lane_text import LaneText
 from inference.errors import ContextFull, DoesNotFit
@@ -77,6 +78,7 @@ async def test_both_lanes_are_shown_and_the_right_one_is_kept(make_app: MakeApp)
         await closed(pilot)
         await until(pilot, lambda: "The sea falls fast." in shown(pilot) and "1 other reply beside it" in shown(pilot))
         assert [each.text for each in replies(pilot)] == ["".join(ONE), "".join(OTHER)]
+        assert "reused ·\n  kv=tiered-int4 temperature=1.2" in shown(pilot)
         left, right = (each.settings for each in replies(pilot))
         assert "twin" not in left and right["twin"] == "kv=tiered-int4 temperature=1.2" and right["temperature"] == 1.2
         assert [each.finish_reason for each in replies(pilot)] == ["stop", "stop"]
@@ -228,6 +230,7 @@ async def test_what_cannot_be_is_told(make_app: MakeApp, command: str, why: str)
 
 async def test_without_a_model_there_are_no_lanes(make_app: MakeApp) -> None:
     async with make_app(model="").run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: isinstance(pilot.app.screen, ModelMenu))
         chat(pilot).twin.run("seed=3")
         await until(pilot, lambda: "No model is loaded" in notifications(pilot))
         assert not chat(pilot).twin.on
