@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from app.screens.chat import ChatScreen
+from app.conversation import Answer
 from app.screens.models import ModelMenu
 from app.screens.twin import TwinScreen
+from app.twin_gap import TwinGap
+from app.twin_lane import Lane, LaneHeading
 from app.widgets.lane_text import LaneText
 from inference.errors import ContextFull, DoesNotFit
+from inference.events import Token
+from inference.twin_events import Divergence, KlDivergence
 from tests.app.pictures import LARGE, Pictures
 from tests.app.scripted_engine import Script
 from tests.app.test_alternatives import closed, replies
@@ -92,23 +95,37 @@ async def test_both_lanes_are_shown_and_the_right_one_is_kept(make_app: MakeApp)
         assert len(app.engines) == 1
 
 
-async def test_lanes_that_are_equal_have_no_mark(make_app: MakeApp) -> None:
-    app = make_app(Script(pieces=ONE))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await turn_on(pilot, "kv=paged")
-        await ask(pilot)
-        await over(pilot)
-        assert (marked(pilot, 0), marked(pilot, 1)) == ("", "")
-        assert "KL 0.0000 nats" in part(pilot, "gap") and "the same" in part(pilot, "gap")
+def lane_of(pieces: tuple[str, ...]) -> Lane:
+    """A lane that has come to its end."""
+    lane = Lane(1, Answer(1, 1, "m", {}), LaneHeading("m", "paged"))
+    for piece in pieces:
+        lane.take(Token(7, piece, 0.0))
+    lane.end("stop")
+    return lane
 
 
-async def test_an_end_is_marked_where_the_other_lane_goes_on(make_app: MakeApp) -> None:
-    app = make_app(Script(pieces=ONE[:2], twin=ONE))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await turn_on(pilot)
-        await ask(pilot)
-        await over(pilot)
-        assert (marked(pilot, 0), marked(pilot, 1)) == ("∎", "rises ")
+def test_nothing_is_marked_while_the_lanes_are_equal() -> None:
+    gap = TwinGap()
+    for position in range(2):
+        gap.take(KlDivergence(position, 0.0, 0.0))
+    assert list(lane_of(("a", "b")).release(gap)) == [("a", "text"), ("b", "text")]
+
+
+def test_the_first_visible_piece_from_where_they_part_is_marked_or_the_end() -> None:
+    gap = TwinGap()
+    gap.take(Divergence(1))
+    assert list(lane_of(("a", "", "b", "c")).release(gap)) == [("a", "text"), ("b", "mark"), ("c", "text")]
+    assert list(lane_of(("a",)).release(gap)) == [("a", "text"), ("∎", "mark")]
+
+
+def test_a_token_waits_until_it_is_known_whether_the_lanes_part_there() -> None:
+    lane, gap = Lane(1, Answer(1, 1, "m", {}), LaneHeading("m", "paged")), TwinGap()
+    for piece in ("a", "b"):
+        lane.take(Token(7, piece, 0.0))
+    gap.take(KlDivergence(0, 0.0, 0.0))
+    assert list(lane.release(gap)) == [("a", "text")]
+    gap.take(Divergence(1))
+    assert list(lane.release(gap)) == [("b", "mark")]
 
 
 async def test_escape_stops_both_and_then_goes_back_to_the_left_one(make_app: MakeApp) -> None:
@@ -210,22 +227,18 @@ async def test_an_error_in_the_middle_keeps_what_there_is(make_app: MakeApp) -> 
         assert [each.text for each in replies(pilot)] == ["a0 a1 a2 a3 "] * 2
 
 
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [
-        ("/twin", "Twin lanes are off"),
-        ("/twin kv=cubic", "invalid choice: 'cubic'"),
-        ("/twin speed=2", "NAME=VALUE"),
-        ("/twin off", "Twin lanes are off"),
-        ("/twin kv=ring", "the ring layout needs"),
-    ],
-)
-async def test_what_cannot_be_is_told(make_app: MakeApp, command: str, why: str) -> None:
+async def test_what_cannot_be_is_told(make_app: MakeApp) -> None:
     async with make_app().run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        await tell(pilot, command)
-        await until(pilot, lambda: why in notifications(pilot) + shown(pilot))
-        assert isinstance(pilot.app.screen, ChatScreen)
+        for command, why in (
+            ("/twin", "Twin lanes are off"),
+            ("/twin kv=cubic", "invalid choice: 'cubic'"),
+            ("/twin speed=2", "NAME=VALUE"),
+            ("/twin kv=ring", "the ring layout needs"),
+        ):
+            await tell(pilot, command)
+            await until(pilot, lambda why=why: why in notifications(pilot) + shown(pilot))  # type: ignore[misc]
+        assert not chat(pilot).twin.on and state(pilot) == "ready"
 
 
 async def test_without_a_model_there_are_no_lanes(make_app: MakeApp) -> None:
