@@ -343,6 +343,7 @@ def _bench(given: Given) -> int:
     with _located(given) as (path, progress):
 
         def open_engine(layout: str, device: str | None) -> Engine:
-            return _open(path, given | {"kv": layout} | ({"device": device} if device else {}), progress)
+            whole = {"device": device, "gpu_layers": None, "kv_device": "webgpu"} if device else {}
+            return _open(path, given | {"kv": layout} | whole, progress)
 
         return reports.bench_layouts(open_engine, layouts, depths and depths[0], generate, given["json"])

@@ -79,7 +79,7 @@ def check(pilot: Pilot[None], engine: Engine) -> None:
     assert cells == [[cell.plain for cell in plan_cells(row, look)] for row in plan]
     kernels: DataTable[object] = screen.query_one(KernelsPanel).query_one(DataTable)
     groups = group_kernels(plan, None)
-    assert column(kernels, 2) == [group.rows[0].variant for group in groups]
+    assert [name.partition(" · ")[0] for name in column(kernels, 2)] == [group.rows[0].variant for group in groups]
     assert column(kernels, 5) == [str(group.dispatches) for group in groups]
     sequence: Any = screen._engine._sequence
     memory = engine.memory()
@@ -175,3 +175,28 @@ async def test_dtype_and_kernel(real_app: Callable[..., Any]) -> None:
             attention[options["dtype"]] = (row.output_dtype, row.variant)
     assert attention["f32"][0] == "f32" and attention["f16"] == ("f16", "decode_streaming")
     assert attention["f32"][1] != "decode_streaming"
+
+
+@pytest.mark.gpu
+async def test_a_model_that_is_split_and_placed_anew(real_app: Callable[..., Any]) -> None:
+    app, engines = real_app(device="webgpu", dtype="f32", kv_device="cpu")
+    async with app.run_test(size=(160, 50)) as pilot:
+        await at_rest(pilot, engines, 1)
+        await say(pilot, "/place 2")
+        engine = await at_rest(pilot, engines, 2)
+        assert "webgpu: 2 of 4 layers; cpu: 2 of 4 layers" in " ".join(transcript(pilot).text.split())
+        await talk(pilot, "hello", 1)
+        check(pilot, engine)
+        check_reply(pilot, engine, app._engine._sequence)
+        moved = sum(row.moved_bytes for row in engine.plan("decode"))
+        config = engine.config
+        assert moved == 4 * (2 * config.hidden_size + 2 * 2 * (config.q_size + config.kv_size))
+        assert f"{moved:,} B" in shown(pilot, "#timing-spans") and "both devices" in shown(pilot, "#timing-spans")
+        assert "on webgpu" in shown(pilot, "#memory-body") and "on cpu" in shown(pilot, "#memory-body")
+        kernels: DataTable[object] = chat(pilot).query_one(KernelsPanel).query_one(DataTable)
+        assert {name.partition(" · ")[2] for name in column(kernels, 2)} == {"webgpu", "cpu"}
+        await say(pilot, "/place 0")
+        engine = await at_rest(pilot, engines, 3)
+        assert engine.info.device == "cpu"
+        await talk(pilot, "more", 2)
+        assert "both devices" not in shown(pilot, "#timing-spans")
