@@ -63,11 +63,14 @@ def test_a_person_talks_and_leaves(smollm2_path: Path, tmp_path: Path) -> None:
         child.expect("staging")
 
 
-def shows(child: pexpect.spawn, *parts: str) -> None:
-    """Wait until all parts have been drawn, in any order."""
-    drawn, deadline = "", time.monotonic() + 60
+def shows(child: pexpect.spawn, *parts: str, key: str = "") -> None:
+    """Wait until all parts have been drawn, in any order; `key` is pressed until then, since it can come too early."""
+    drawn, deadline, pressed = "", time.monotonic() + 60, 0.0
     while missing := [part for part in parts if part not in drawn]:
         assert time.monotonic() < deadline, missing
+        if key and time.monotonic() > pressed + 2:
+            child.send(key)
+            pressed = time.monotonic()
         drawn += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", child.read_nonblocking(65536, timeout=30))
 
 
@@ -102,10 +105,8 @@ def test_a_first_session_from_the_empty_home_to_the_conversation_that_is_gone_on
         child.send("\x15\x0b")  # Ctrl+U, Ctrl+K: empty the line
         child.send("What is the capital of France?\r")
         shows(child, "< 2/2 >", "Paris", "tokens · ")
-        child.send("\x1b[1;3D")  # Alt+Left
-        shows(child, "< 1/2 >", "There was a time when", "stopped")
-        child.send("\x1b[1;3C")  # Alt+Right
-        shows(child, "< 2/2 >", "Paris")
+        shows(child, "< 1/2 >", "There was a time when", "stopped", "branch 1/2", key="\x1b[1;3D")  # Alt+Left
+        shows(child, "< 2/2 >", "Paris", "branch 2/2", key="\x1b[1;3C")  # Alt+Right
         for opened, words in (("\x1bOQ", "attention.qkv"), ("\x1bOR", "staging"), ("\x1bOS", "a cell")):  # F2, F3, F4
             child.send(opened)
             shows(child, words)
