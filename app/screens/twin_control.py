@@ -58,6 +58,7 @@ class TwinControl(SideReplies[Lane]):
         elif not self._conversation.can_ask("Then /twin."):
             pass
         elif argument == "off":
+            self._one_lane()
             self._engine.submit(SetTwin(None))
         else:
             try:
@@ -74,8 +75,7 @@ class TwinControl(SideReplies[Lane]):
         """There is another second lane, or none any more."""
         if event.changes is None:
             if self.on:
-                self._set = None
-                self._note("Twin lanes are off: one lane answers again.", "notice")
+                self._one_lane()
             return
         self._set = event
         self._opened()
@@ -108,6 +108,10 @@ class TwinControl(SideReplies[Lane]):
         super().on_event(wrapped)
         if isinstance(wrapped.event, Finished) and not self._writing:
             self._status.change(state="ready", busy=False)
+
+    def _one_lane(self) -> None:
+        self._set = None
+        self._note("Twin lanes are off: one lane answers again.", "notice")
 
     def _opened(self) -> None:
         self._model.loading = False

@@ -174,7 +174,7 @@ async def test_what_needs_an_engine_of_its_own_gets_one_and_gives_it_back(make_a
         await closed(pilot)
         await tell(pilot, "/twin off")
         await until(pilot, lambda: "Twin lanes are off" in shown(pilot))
-        assert app.engines[1].closed and not app.engines[0].closed
+        await until(pilot, lambda: app.engines[1].closed and not app.engines[0].closed)
         await tell(pilot, "alone")
         await until(pilot, lambda: state(pilot) == "ready" and "".join(ONE)[:10] in shown(pilot))
         assert not at_lanes(pilot)
