@@ -38,7 +38,7 @@ class TwinGap:
 
     def words(self, look: Look) -> Text:
         """The figures in one line."""
-        line = Text(no_wrap=True, overflow="ellipsis")
+        line = Text()
         if self.nats:
             line.append("KL ", look.muted).append(f"{self.nats[-1]:.4f}", look.text).append(" nats · mean ", look.muted)
             line.append(f"{self.mean:.4f}", look.text).append(" · ", look.muted)

@@ -89,10 +89,10 @@ class Lane(Candidate):
     def figures(self, look: Look) -> Text:
         """Speed and memory, in two lines."""
         timings, stats = self._timings, self._stats
-        parts = [reason_words(self.reason) if self.ended else ""]
+        parts = [f"{timings.decode_tps:.1f} tok/s"] if timings.decode_tps else []
         parts += [format_count(self.tokens, "token")] if self.tokens else []
-        parts += [f"{timings.decode_tps:.1f} tok/s"] if timings.decode_tps else []
-        line = Text(" · ".join(filter(None, parts)), look.text, no_wrap=True, overflow="ellipsis")
+        parts += [reason_words(self.reason)] if self.ended else []
+        line = Text(" · ".join(filter(None, parts)), look.text)
         if stats is not None:
             shared = " (shared)" if self.about.shares else ""
             weights = f"weights {format_bytes(stats.memory.weights_bytes)}{shared}"

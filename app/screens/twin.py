@@ -38,8 +38,8 @@ class TwinScreen(SideScreen):
     TwinScreen .lane { width: 1fr; height: 100%; }
     TwinScreen #lane-0 { border-right: vkey $border; }
     TwinScreen .heading { height: auto; max-height: 4; padding: 0 1; margin: 0 0 1 0; }
-    TwinScreen .figures { height: 2; padding: 0 1; }
-    TwinScreen #gap { height: 1; padding: 0 1; margin: 1 0 0 0; }
+    TwinScreen .figures { height: 2; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    TwinScreen #gap { height: 1; padding: 0 1; margin: 1 0 0 0; text-wrap: nowrap; text-overflow: ellipsis; }
     TwinScreen Sparkline { height: 2; margin: 0 1; }
     """
     HELP = """# Twin lanes
