@@ -58,9 +58,9 @@ def model_options(several_layouts: bool = False) -> argparse.ArgumentParser:
     group.add_argument("--gpu-memory", type=_bytes, metavar="BYTES", help="use at most so much; K, M or G may follow")
     group.add_argument(
         "--gpu-layers",
-        type=_count,
-        metavar="N",
-        help="run the first N layers on WebGPU, the rest on the CPU (default: as many as fit)",
+        type=_layers,
+        metavar="N|auto",
+        help="run the first N layers on WebGPU, the rest on the CPU (default: auto, as many as fit)",
     )
     group.add_argument(
         "--kv-device",
@@ -131,10 +131,12 @@ def _positive(text: str) -> int:
     return number
 
 
-def _count(text: str) -> int:
-    if (number := int(text)) < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 0")
-    return number
+def _layers(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of layers nor auto")
+    return int(text)
 
 
 def _not_negative(text: str) -> float:

@@ -105,8 +105,10 @@ def _taken(engine: EngineLike[Any], sequence: SequenceLike, changes: TwinChanges
     """Bytes that the chat needs of the memory in which the second lane's engine is to be."""
     if changes.engine.get("device", engine.info.device) != engine.info.device:
         return 0
-    memory = engine.memory()
-    return memory.weights_bytes + memory.scratch_bytes + memory.staging_bytes + sequence.kv_stats().capacity_bytes
+    memory, kv = engine.memory(), sequence.kv_stats()
+    if memory.bytes_by_device:
+        return memory.bytes_by_device[engine.info.device] + kv.capacity_bytes - kv.allocated_bytes
+    return memory.weights_bytes + memory.scratch_bytes + memory.staging_bytes + kv.capacity_bytes
 
 
 def _lane(

@@ -138,7 +138,7 @@ def test_the_last_model_used_is_used_again(chat: Any, model: str) -> None:
         ("ask", "x", "--top-p", "2"),
         ("ask", "x", "--max-tokens", "0"),
         ("ask", "x", "--gpu-memory", "lots"),
-        ("ask", "x", "--gpu-layers", "-1"),
+        ("ask", "x", "--gpu-layers", "some"),
         ("ask", "x", "--kv-device", "disk"),
         ("ask", "x", "--kernels", "tiled"),
         ("ask", "x", "--no-such-option"),
