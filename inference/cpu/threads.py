@@ -15,20 +15,24 @@ import numpy as np
 MIN_ROWS = 32
 """Rows of a part: with fewer, a product is bound by reading the weights, which each thread would do again."""
 MIN_WEIGHT_BYTES = 16 << 20
-"""Weights of a part of one row's product: with fewer, they are read before a thread has woken up."""
-MIN_SHARED_BYTES = 3 << 20
-"""The same where a few rows share the weights: they are not only read but multiplied, for much longer."""
-FEW_ROWS = 6
-"""So many rows are multiplied faster one after the other: BLAS rearranges the weights for products of several."""
+"""Weights of a part of a product: with fewer, one row has read them before a thread has woken up."""
+FEW_ROWS = 8
+"""So many rows are multiplied faster one after the other: BLAS rearranges the weights for a product of several."""
+BLOCK_BYTES = 4 << 20
+"""Weights that are still in the processor's cache when the next row comes to them."""
 
 
 def multiply(x: np.ndarray, weight: np.ndarray, result: np.ndarray | None = None) -> np.ndarray:
     """x (T, K) @ weight (N, K).T in one thread, into `result` (T, N) where it is given."""
     if result is None:
         result = np.empty((len(x), len(weight)), np.float32)
-    step = 1 if len(x) <= FEW_ROWS else len(x)
-    for row in range(0, len(x), step):
-        np.matmul(x[row : row + step], weight.T, out=result[row : row + step])
+    if not 1 < len(x) <= FEW_ROWS:
+        return np.matmul(x, weight.T, out=result)
+    block = max(1, BLOCK_BYTES // weight[0].nbytes)
+    for first in range(0, len(weight), block):
+        columns = slice(first, first + block)
+        for row in range(len(x)):
+            np.matmul(x[row : row + 1], weight[columns].T, out=result[row : row + 1, columns])
     return result
 
 
@@ -54,7 +58,7 @@ class Threads:
 
     def product(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """x (T, K) @ weight (N, K).T, in parts of N. Not for use within a part: there is `multiply`."""
-        parts = min(self._count, weight.nbytes // (MIN_WEIGHT_BYTES if len(x) == 1 else MIN_SHARED_BYTES))
+        parts = min(self._count, weight.nbytes // MIN_WEIGHT_BYTES)
         if parts < 2:
             return multiply(x, weight)
         result = np.empty((len(x), len(weight)), np.float32)
