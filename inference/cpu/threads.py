@@ -6,8 +6,9 @@ takes up to ten times as long. These sleep until there is work, and a part takes
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +19,7 @@ MIN_WEIGHT_BYTES = 16 << 20
 """Weights of a part of a product: with fewer, one row has read them before a thread has woken up."""
 FEW_ROWS = 8
 """So many rows are multiplied faster one after the other: BLAS rearranges the weights for a product of several."""
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
 """Weights that are still in the processor's cache when the next row comes to them."""
 
 
@@ -28,12 +29,22 @@ def multiply(x: np.ndarray, weight: np.ndarray, result: np.ndarray | None = None
         result = np.empty((len(x), len(weight)), np.float32)
     if not 1 < len(x) <= FEW_ROWS:
         return np.matmul(x, weight.T, out=result)
-    block = max(1, BLOCK_BYTES // weight[0].nbytes)
-    for first in range(0, len(weight), block):
-        columns = slice(first, first + block)
+    for block in _blocks(weight, BLOCK_BYTES):
         for row in range(len(x)):
-            np.matmul(x[row : row + 1], weight[columns].T, out=result[row : row + 1, columns])
+            np.matmul(x[row : row + 1], weight[block].T, out=result[row : row + 1, block])
     return result
+
+
+def _blocks(weight: np.ndarray, size: int) -> list[slice]:
+    """Rows of `weight` in pieces of about `size` bytes."""
+    count = max(1, weight.nbytes // size)
+    return _pieces(len(weight), count)
+
+
+def _pieces(size: int, count: int) -> list[slice]:
+    """0 .. size - 1 in `count` equal slices."""
+    edges = [size * index // count for index in range(count + 1)]
+    return [slice(*edge) for edge in pairwise(edges)]
 
 
 class Threads:
@@ -53,27 +64,41 @@ class Threads:
         def fill(rows: slice) -> None:
             result[rows] = part(rows)
 
-        self._run(fill, rows, parts)
+        self._run(fill, _pieces(rows, parts))
         return result
 
     def product(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """x (T, K) @ weight (N, K).T, in parts of N. Not for use within a part: there is `multiply`."""
-        parts = min(self._count, weight.nbytes // MIN_WEIGHT_BYTES)
-        if parts < 2:
+        parts = _blocks(weight, MIN_WEIGHT_BYTES)
+        if self._count < 2 or len(parts) < 2:
             return multiply(x, weight)
         result = np.empty((len(x), len(weight)), np.float32)
-        self._run(lambda part: multiply(x, weight[part], result[:, part]), len(weight), parts)
+        self._run(lambda part: multiply(x, weight[part], result[:, part]), parts)
         return result
 
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown(wait=False)
 
-    def _run(self, work: Callable[[slice], object], size: int, parts: int) -> None:
-        """`work` on each of `parts` equal slices of 0 .. size - 1, the first one in this thread."""
-        edges = [size * index // parts for index in range(parts + 1)]
-        first, *others = [slice(*edge) for edge in pairwise(edges)]
-        running = [self._pool.submit(work, other) for other in others]
-        work(first)
-        for each in running:
-            each.result()
+    def _run(self, work: Callable[[slice], object], parts: Sequence[slice]) -> None:
+        """`work` on each part. This thread takes one after the other, and so does each other that has woken up."""
+        left = deque(parts)
+
+        def take() -> None:
+            while True:
+                try:
+                    part = left.popleft()
+                except IndexError:
+                    return
+                work(part)
+
+        others = [self._pool.submit(take) for _ in range(min(self._count, len(parts)) - 1)]
+        try:
+            take()
+        finally:
+            left.clear()
+            # What has not begun would find nothing to do.
+            running = [other for other in others if not other.cancel()]
+            wait(running)
+        for other in running:
+            other.result()
