@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from inference.gpu.programs import GpuCache, Programs
 from inference.gpu.queue import StepQueue, run_once
 from inference.gpu.transfer import read_tensor
 from inference.kernels.dispatch import Binding
-from inference.kernels.sample import RESULT_WORDS, pack_settings, unpack_result
+from inference.kernels.sample import RESULT_WORDS, pack_settings, unpack_results
 from inference.kv.page_pool import PAGE_TOKENS
 from inference.sampling import Sampled
 
@@ -87,8 +86,7 @@ class BatchSteps:
 
         with closing(self._queue.results(began, more, submit)) as steps:
             for words, spans in steps:
-                records = words.reshape(-1, RESULT_WORDS)[: len(caches)]
-                yield tuple(replace(unpack_result(record), spans=spans) for record in records)
+                yield unpack_results(words.reshape(-1, RESULT_WORDS)[: len(caches)], spans)
 
     def _begin(self, caches: Sequence[GpuCache], ids: Sequence[int], ahead: int) -> BatchTables:
         """Set positions and tokens of the first step, with nothing in flight: a step's end sets the next one's."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +26,7 @@ from inference.host_memory import peak_resident_bytes
 from inference.kernels.base import KernelPreference
 from inference.kernels.dispatch import Binding
 from inference.kernels.registry import check_names
-from inference.kernels.sample import pack_settings, unpack_result
+from inference.kernels.sample import RESULT_WORDS, pack_settings, unpack_results
 from inference.kv.factory import GpuCaches
 from inference.kv.gpu_store import GpuMemory
 from inference.kv.layout import LayerGroup
@@ -194,10 +193,10 @@ class WebGpuExecutor:
         steps = self._queue.results(began, lambda: cache.length < cache.context, lambda: self._submit_next(cache))
         with closing(steps):
             for words, spans in steps:
-                sampled = unpack_result(words)
+                (sampled,) = unpack_results(words[None, :RESULT_WORDS], spans)
                 cache.note(next_position, [sampled.id])
                 next_position += 1
-                yield replace(sampled, spans=spans)
+                yield sampled
 
     def check_batch(self, caches: Sequence[GpuCache]) -> None:
         self._batches.check(caches)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from inference.events import StepSpans
 from inference.gpu.device import DeviceCaps
 from inference.kernels.base import Decision, Variant, select
 from inference.kernels.dispatch import STATE, Binding, Constant, Dispatch, KernelContext, tensor
@@ -149,14 +150,14 @@ def pack_settings(sampling: Sampling, seed: int) -> np.ndarray:
     return words
 
 
-def unpack_result(words: np.ndarray) -> Sampled:
-    """The record that the last dispatch wrote, uint32 (RESULT_WORDS,)."""
-    values = words.view(np.float32)
-    ids = words[2 : 2 + NUM_ALTERNATIVES]
-    count = int(np.count_nonzero(ids != NO_ID))  # fewer than the alternatives only in a smaller vocabulary
-    return Sampled(
-        id=int(words[0]),
-        logprob=float(values[1]),
-        top_ids=tuple(ids[:count].tolist()),
-        top_logprobs=tuple(values[2 + NUM_ALTERNATIVES :][:count].tolist()),
+def unpack_results(words: np.ndarray, spans: StepSpans | None = None) -> tuple[Sampled, ...]:
+    """The records that the last dispatch wrote, uint32 (N, RESULT_WORDS), of a step that took `spans`."""
+    values, ids = words.view(np.float32), words[:, 2 : 2 + NUM_ALTERNATIVES]
+    # Fewer than the alternatives only in a smaller vocabulary.
+    counts = np.count_nonzero(ids != NO_ID, axis=1)
+    # As lists once for all rows: one by one they would take four times as long.
+    columns = (words[:, 0], values[:, 1], ids, values[:, 2 + NUM_ALTERNATIVES :], counts)
+    return tuple(
+        Sampled(chosen, logprob, tuple(top_ids[:count]), tuple(top_logprobs[:count]), spans or StepSpans())
+        for chosen, logprob, top_ids, top_logprobs, count in zip(*(column.tolist() for column in columns), strict=True)
     )

@@ -65,7 +65,8 @@ def run_sampler(
         kernel.SCRATCH: ((kernel.scratch_bytes(size) // 4,), np.uint32),
     }
     found = run(gpu, dispatches, inputs, outputs)
-    return Outcome(kernel.unpack_result(found[RESULT]), found[STATE].tolist(), found[TOKENS], found[kernel.COUNTS])
+    (sampled,) = kernel.unpack_results(found[RESULT][None])
+    return Outcome(sampled, found[STATE].tolist(), found[TOKENS], found[kernel.COUNTS])
 
 
 def ids_near_a_boundary(
