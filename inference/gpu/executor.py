@@ -87,7 +87,7 @@ class WebGpuExecutor:
         if not self.caps.software:
             # On a software adapter steps are not in flight together, and asking would take time from computing.
             ask_instead_of_waiting(self._gpu)
-        self.chunk = step_rows(self.caps)
+        self.chunk = step_rows(config, self.caps)
         row_bytes = config.vocab_size * 4
         self.logits_chunk = next(
             rows for rows in reversed(ROW_BUCKETS) if rows <= self.chunk and rows * row_bytes <= LOGITS_BYTES

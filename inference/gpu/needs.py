@@ -79,7 +79,7 @@ def model_needs(
     binding holds.
     """
     store.check(build(config, 1, "last"))
-    rows = step_rows(caps)
+    rows = step_rows(config, caps)
     placement = placement or whole("webgpu", config.num_layers)
     fused = (fuse(build(config, count, "last", True, dtype, kv_dtype), store.formats) for count in (1, rows))
     decode, prefill = (part_on(place(plan, placement), "webgpu") for plan in fused)
@@ -114,7 +114,7 @@ def context_needs(
     """
     device = CountingDevice()
     pool = BufferPool(device, UNLIMITED)
-    memory = GpuMemory(device, pool, kv_dtype, step_rows(caps), steps_in_flight(caps), UNLIMITED)
+    memory = GpuMemory(device, pool, kv_dtype, step_rows(config, caps), steps_in_flight(caps), UNLIMITED)
     cache = GpuCaches(config, groups, memory).new(context)
     # As many different tokens as there can be: what depends on them (bdpa) is at its largest.
     cache.note(0, [position % config.vocab_size for position in range(context)])

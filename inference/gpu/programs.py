@@ -29,8 +29,10 @@ from inference.plan.place import Placement, Segment, part_on, place, segments
 from inference.rope import rope_table
 from inference.weights import WeightStore
 
-ROW_BUCKETS = (1, 8, 32, 64, 256)
+ROW_BUCKETS = (1, 8, 32, 64, 256, 512)
 """A step runs the program of the smallest bucket that holds its rows; rows beyond them leave early."""
+
+SOFTWARE_ROWS, WINDOW_ROWS = 64, 256
 
 KV_BUCKETS = (256, 1024, 4096, 16384, 65536, 2**31)
 """Decode programs are made for the smallest bucket that holds kv_len: what splits the KV range depends on it."""
@@ -44,9 +46,14 @@ PlanKey = tuple[int, Logits, bool]
 GpuCache = KvCache[GpuStore]
 
 
-def step_rows(caps: DeviceCaps) -> int:
-    """Most tokens of one step. A software adapter takes most of a second for 64: smaller steps are cancelled sooner."""
-    return ROW_BUCKETS[-2] if caps.software else ROW_BUCKETS[-1]
+def step_rows(config: ModelConfig, caps: DeviceCaps) -> int:
+    """Most tokens of one step: large matrices want many, but a ring holds as many beside its window.
+
+    A software adapter takes most of a second for 64: smaller steps are cancelled sooner.
+    """
+    if caps.software:
+        return SOFTWARE_ROWS
+    return WINDOW_ROWS if any(layer.window for layer in config.layers) else ROW_BUCKETS[-1]
 
 
 def row_bucket(rows: int) -> int:
@@ -91,7 +98,7 @@ class Programs:
         self.adapters = AdapterSet(config)
         self.weights = DeviceWeights(store, pool, caps.max_binding)
         self.adapter_weights = AdapterWeights(pool, caps.max_binding)
-        sizes = shared_sizes(config, step_rows(caps))
+        sizes = shared_sizes(config, step_rows(config, caps))
         self.shared = {binding: pool.create("scratch", size, binding.space) for binding, size in sizes.items()}
         self._store = store
         self._device = device

@@ -74,11 +74,12 @@ def _unmet(request: AppendRequest) -> str | None:
 
 
 def _dispatch(request: AppendRequest) -> Dispatch:
-    """The matmul's GEMV with two rows a lane group, whose output is q."""
+    """The matmul's GEMV with pairs of rows in a lane group, whose output is q."""
     matmul, append, context = request.matmul, request.append, request.context
     attributes, layout = append.attributes, context.layouts[layer_of(append)]
     assert isinstance(attributes, KvAppend) and attributes.rope is not None
-    shape = replace(part_shape(matmul, request.decision, context, 0), rows=2)
+    shape = part_shape(matmul, request.decision, context, 0)
+    shape = replace(shape, rows=max(2, shape.rows))
     gemv = gemv_dispatch(matmul, context, 0, shape, request.decision.variant == "gemv_subgroup")
     constants = {
         **gemv.constants,

@@ -17,8 +17,20 @@ from inference.kernels.dispatch import (
     grid_for,
     tensor,
 )
-from inference.kernels.matmul_shapes import MOST_GEMV_ROWS, TILES, GemvShape, MatmulRequest, Tile, gemv_shape, tile_for
+from inference.kernels.matmul_shapes import (
+    MANY_OUTPUTS,
+    MOST_GEMV_ROWS,
+    TILES,
+    GemvShape,
+    MatmulRequest,
+    Tile,
+    gemv_shape,
+    tile_for,
+)
 from inference.plan.ops import Matmul, Op
+
+FEW_ROWS, FEW_OUTPUTS = 32, 8192
+"""Up to so many, tiles would be too few to fill a device: reading the weights several times is faster."""
 
 
 def gemv_unmet(request: MatmulRequest) -> str | None:
@@ -32,9 +44,14 @@ def gemv_subgroup_unmet(request: MatmulRequest) -> str | None:
 
 
 def gemv_unwise(request: MatmulRequest) -> str | None:
-    if request.rows > MOST_GEMV_ROWS:
-        return f"{request.rows} rows would read the weights {-(-request.rows // MOST_GEMV_ROWS)} times"
-    return None
+    if request.rows == 1 or (request.caps.software and request.rows <= MOST_GEMV_ROWS):
+        return None
+    if request.rows <= MOST_GEMV_ROWS:
+        many = request.outputs >= MANY_OUTPUTS
+        return f"tiles of {request.rows} rows and {request.outputs} columns fill the device" if many else None
+    if request.rows <= FEW_ROWS and not request.gated and request.outputs <= FEW_OUTPUTS and not request.caps.software:
+        return None
+    return f"{request.rows} rows would read the weights {-(-request.rows // MOST_GEMV_ROWS)} times"
 
 
 def _tiled_unmet(request: MatmulRequest) -> str | None:
@@ -127,7 +144,7 @@ def _shared_constants(op: Op, weight: DeviceWeight, part: WeightPart) -> dict[st
 def gemv_dispatch(op: Op, context: KernelContext, index: int, shape: GemvShape, subgroup: bool) -> Dispatch:
     """Part `index` of the weight, divided as `shape` says; sums meet in subgroups or in workgroup memory."""
     weight = context.weights[op.weights[0]]
-    x_rows = min(op.output.rows, MOST_GEMV_ROWS)
+    x_rows = min(op.output.rows, shape.x_rows)
     constants = _shared_constants(op, weight, weight.parts[index]) | shape.constants()
     constants |= {"X_ROWS": x_rows, "REDUCE": "subgroup" if subgroup else "workgroup"}
     constants |= {"APPEND": False, "KV_TYPE": ""}

@@ -13,6 +13,15 @@ WORKGROUP_LANES = 16
 MOST_GEMV_ROWS = 8
 """Rows of X that a GEMV takes at once; more share tiles."""
 
+WIDE_UNIT = 32
+"""Columns that a lane takes at once where it can: 16 bytes of 4-bit codes, a group of most formats."""
+
+LONG_ROWS = 2048
+STAGED_COLUMNS = 4096
+MOST_SPLITS = 9
+MANY_OUTPUTS = 32768
+"""So many rows of weights fill any device by themselves."""
+
 FILLING = 128
 """So many workgroups fill a large GPU: with fewer of a large tile, smaller ones are faster."""
 
@@ -33,7 +42,8 @@ class MatmulRequest:
 class GemvShape:
     """The constants of gemv.wgsl: see there.
 
-    A lane takes `unit` columns at once; `staged` columns of each row of X are held in workgroup memory, 0: none.
+    A lane takes `unit` columns at once, of up to `x_rows` rows of X; `staged` columns of each are held in workgroup
+    memory, 0: none.
     """
 
     unit: int
@@ -44,6 +54,7 @@ class GemvShape:
     unroll: int = 1
     staged: int = 0
     decode: str = "convert"
+    x_rows: int = MOST_GEMV_ROWS
 
     def constants(self) -> dict[str, Constant]:
         """What gemv.wgsl is rendered with."""
@@ -60,7 +71,7 @@ class GemvShape:
 
     def storage(self, request: MatmulRequest) -> int:
         """Bytes of workgroup memory."""
-        x_rows = min(request.rows, MOST_GEMV_ROWS)
+        x_rows = min(request.rows, self.x_rows)
         sums = x_rows * (self.rows * (2 if request.gated else 1) + request.norm)
         staged = self.staged * (self.unit + 4) // self.unit
         squares = self.lanes * self.lane_groups if request.norm and staged else 0
@@ -78,12 +89,66 @@ def gemv_lanes(subgroup: bool, caps: DeviceCaps) -> tuple[int, int]:
 
 
 def gemv_shape(request: MatmulRequest, form: PlanarFormat, subgroup: bool, out_rows: int) -> GemvShape:
-    """The shape for `out_rows` of the request's outputs, their weights in `form`."""
-    lanes, lane_groups = gemv_lanes(subgroup, request.caps)
-    # Rows that share their reads of x; fewer where there would not be enough workgroups to fill a device.
-    rows = 2 if out_rows >= 1024 and not request.gated and request.rows == 1 else 1
+    """The shape for `out_rows` of the request's outputs, their weights in `form`: the fastest of those that
+    docs/performance.md tells of, by the length of rows, how many there are, and rows of X."""
+    most, _ = gemv_lanes(subgroup, request.caps)
+    wide = not form.dense and request.columns % WIDE_UNIT == 0
+    if request.caps.software:
+        shape = _software_shape(request, wide, most)
+    elif request.columns >= LONG_ROWS:
+        shape = _long_row_shape(request, form, wide, most, out_rows)
+    else:
+        shape = _short_row_shape(request, wide, most, out_rows)
+    return shape if shape.storage(request) <= request.caps.max_workgroup_storage else _plain_shape(request, most)
+
+
+def _plain_shape(request: MatmulRequest, most: int, rows: int = 1) -> GemvShape:
+    """Units of 8 columns, a lane group a row or two."""
     unroll = 4 if request.rows == 1 else 1
-    return GemvShape(8, lanes, lane_groups, rows, unroll=min(unroll, -(-request.columns // 8 // lanes)))
+    return GemvShape(8, most, GEMV_INVOCATIONS // most, rows, unroll=min(unroll, -(-request.columns // 8 // most)))
+
+
+def _software_shape(request: MatmulRequest, wide: bool, most: int) -> GemvShape:
+    """On a processor reading costs most: as much as can be with one read, which serves several rows."""
+    return GemvShape(WIDE_UNIT if wide else 8, most, GEMV_INVOCATIONS // most, 4 if request.rows == 1 else 1)
+
+
+def _long_row_shape(request: MatmulRequest, form: PlanarFormat, wide: bool, most: int, out_rows: int) -> GemvShape:
+    """Wide units, several rows that share x, and several lane groups a row: few rows fill no device otherwise."""
+    lanes = min(most, 8)
+    if form.dense and request.rows == 1:
+        return _divided(8, min(most, 16), 2, split=4)
+    if not wide or out_rows >= MANY_OUTPUTS or (request.gated and request.rows > 1):
+        return _plain_shape(request, most, rows=2 if request.rows == 1 and not request.gated else 1)
+    if request.rows > MOST_GEMV_ROWS:
+        return _divided(WIDE_UNIT, lanes, 16, rows=4, staged=1024)
+    if request.rows > 1:
+        return _divided(WIDE_UNIT, lanes, 16, rows=2, staged=1024)
+    if request.columns > 2 * STAGED_COLUMNS:
+        return _divided(WIDE_UNIT, min(most, 16), 2, rows=4, split=4)
+    return _divided(WIDE_UNIT, lanes, 8, rows=2, split=4, staged=min(request.columns, STAGED_COLUMNS))
+
+
+def _short_row_shape(request: MatmulRequest, wide: bool, most: int, out_rows: int) -> GemvShape:
+    """Lane groups enough for each lane to have one unit, or two: what one waits for memory is all there is."""
+    units = request.columns // 8
+    if request.rows > MOST_GEMV_ROWS or (request.gated and request.rows > 1) or out_rows >= MANY_OUTPUTS:
+        return _plain_shape(request, most, rows=2 if request.rows == 1 and not request.gated else 1)
+    if request.gated and wide:
+        # As many lanes as divide the units, so that none is idle.
+        wide_units = request.columns // WIDE_UNIT
+        lanes = min(most, wide_units & -wide_units)
+        if wide_units // lanes <= MOST_SPLITS:
+            return _divided(WIDE_UNIT, lanes, 4, split=wide_units // lanes)
+    lanes = min(most, 16 if units <= 6 * 16 else 32)
+    split = min(MOST_SPLITS, -(-units // (lanes * (1 if units <= 6 * 16 else 2))))
+    return _divided(8, lanes, 2, split=split)
+
+
+def _divided(unit: int, lanes: int, row_groups: int, rows: int = 1, split: int = 1, staged: int = 0) -> GemvShape:
+    """A shape whose workgroups make `row_groups` times `rows` outputs."""
+    decode = "mantissa" if unit == WIDE_UNIT else "convert"
+    return GemvShape(unit, lanes, row_groups * split, rows, split, 1, staged, decode)
 
 
 @dataclass(frozen=True)
@@ -120,15 +185,24 @@ class Tile:
         return -(-out_rows // self.columns), -(-rows // self.rows), 1
 
 
-# Largest first; a tile serves steps of at least its rows.
-TILES = (Tile(64, 64, 4, 4), Tile(32, 32, 4, 2), Tile(8, 32, 2, 2))
+# Largest first; a tile serves steps of at least its rows. Gate and up share what they read of X.
+TILES = (
+    Tile(128, 128, 8, 8, 16, 2), Tile(64, 128, 8, 4, 16, 2), Tile(64, 64, 4, 4), Tile(32, 32, 4, 2), Tile(16, 32, 2, 2),
+    Tile(8, 32, 2, 2),
+)  # fmt: skip
+GATED_TILES = (
+    Tile(128, 64, 8, 4, 16), Tile(64, 64, 4, 4), Tile(32, 64, 4, 2), Tile(32, 32, 4, 2), Tile(16, 32, 2, 2),
+    Tile(8, 32, 2, 2),
+)  # fmt: skip
+SOFTWARE_TILES = (Tile(64, 64, 4, 4), Tile(32, 32, 4, 2), Tile(8, 32, 2, 2))
 
 
 def tile_for(request: MatmulRequest) -> Tile | None:
     """The largest tile that fills the device, or the smallest that fits; None where none fits."""
+    tiles = SOFTWARE_TILES if request.caps.software else GATED_TILES if request.gated else TILES
     fitting = [
         tile
-        for tile in TILES
+        for tile in tiles
         if tile.rows <= request.rows and tile.storage(request.gated, request.norm) <= request.caps.max_workgroup_storage
     ]
     filling = (tile for tile in fitting if request.caps.software or _workgroups(tile, request) >= FILLING)

@@ -131,9 +131,11 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) co
   let stripe = part * LANES + lane;
   let first = ((workgroup.x + workgroup.y * count.x) * ${row_groups}u + lane_group % ${row_groups}u) * ROWS;
 //% if APPEND
-  let pair = min(first, OUT_ROWS - 1u) / 2u;
-  let row0 = pair_rows(pair).x;
-  let row1 = pair_rows(pair).y;
+//% for p in range(ROWS // 2)
+  let pair${p} = min(first / 2u + ${p}u, OUT_ROWS / 2u - 1u);
+  let row${2 * p} = pair_rows(pair${p}).x;
+  let row${2 * p + 1} = pair_rows(pair${p}).y;
+//% endfor
 //% else
 //% for r in range(ROWS)
   let row${r} = min(first + ${r}u, OUT_ROWS - 1u);
@@ -300,18 +302,22 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) co
 //% endfor
 //% endif
 //% if APPEND
-  if (lane != 0u || first >= OUT_ROWS) { return; }
-  var values = vec2<f32>(sum0_0, sum1_0);
+  // Each lane finishes pairs of its own.
+//% for p in range(ROWS // 2)
+  if (lane == ${p}u % LANES && first + ${2 * p}u < OUT_ROWS) {
+    var values = vec2<f32>(sum${2 * p}_0, sum${2 * p + 1}_0);
 //% if NORM
-  values *= inverseSqrt(squares_0 / f32(COLUMNS) + ${NORM_EPS});
+    values *= inverseSqrt(squares_0 / f32(COLUMNS) + ${NORM_EPS});
 //% endif
 //% if BIAS
-  values += vec2<f32>(bias[row0], bias[row1]);
+    values += vec2<f32>(bias[row${2 * p}], bias[row${2 * p + 1}]);
 //% endif
 //% if LORA_RANK
-  values += vec2<f32>(adapted0_0, adapted1_0);
+    values += vec2<f32>(adapted${2 * p}_0, adapted${2 * p + 1}_0);
 //% endif
-  store_pair(pair, values);
+    store_pair(pair${p}, values);
+  }
+//% endfor
 //% else
   // All lanes have all sums: each finishes and writes outputs of its own, number o being row o % ROWS of X row o / ROWS.
 //% set outputs = ROWS * X_ROWS

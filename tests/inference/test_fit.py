@@ -230,8 +230,10 @@ def test_a_buffer_beyond_the_device_s_limits(llama: ModelFiles, kv: str, monkeyp
 
     describe = gpu_executor.describe_caps
     enough, small = (2 * CONTEXT * llama.config.kv_size * 4, CONTEXT * llama.config.kv_size * 4 - 4)
-    assert fit_table(llama, CONTEXT, kv, webgpu(caps=replace(CAPS, max_binding=enough))).fit.fits is None
-    caps = replace(CAPS, max_binding=small)
+    # The short steps of a software adapter need less for activations than so short a context for keys.
+    caps = replace(CAPS, software=True, max_binding=enough)
+    assert fit_table(llama, CONTEXT, kv, webgpu(caps=caps)).fit.fits is None
+    caps = replace(caps, max_binding=small)
     table = fit_table(llama, CONTEXT, kv, webgpu(caps=caps))
     assert table.fit.fits is False
     assert re.search(r"kv cache \d\.[kv] needs one buffer of .* \(max-storage-buffer-binding-size\)", table.verdict)

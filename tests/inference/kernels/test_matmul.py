@@ -178,7 +178,7 @@ def test_small_workgroup_memory_takes_a_smaller_tile(gpu: Gpu) -> None:
     check(small, weight, Matmul(norm_eps=1e-5, activation="silu"), "tiled", rows=64, max_rows=64)
 
 
-@pytest.mark.parametrize(("outputs", "columns"), [(576, 32), (4096, 64)])
+@pytest.mark.parametrize(("outputs", "columns"), [(576, 32), (2048, 64), (4096, 128)])
 def test_a_gpu_gets_a_tile_that_fills_it(gpu: Gpu, outputs: int, columns: int) -> None:
     real = replace(gpu.caps, software=False)
     ref = WeightRef(("w",), outputs, 64)
