@@ -61,7 +61,7 @@ async def take(model: str, device: str) -> dict[str, str]:
     catalog, store = load_catalog(), default_store()
     engine = EngineThread(
         partial(resolve_usable_model, catalog=catalog, store=store),
-        lambda path, kv, progress: Engine.open(path, device=device, kv=kv, progress=progress),
+        lambda path, kv, progress, **more: Engine.open(path, device=device, kv=kv, progress=progress, **more),
         partial(resolve_adapter, store=store),
     )
     start = Start(model or catalog.starter, Sampling(temperature=0), max_tokens=200)
