@@ -101,9 +101,8 @@ class Batch:
         target = self._new_sequence() if given is None else given
         target.check_prompt(request.context_ids, sampling)
         present = [member.sequence.cache for member in (*self._members, *self._waiting)]
-        self._executor.check_batch([*present[:1], target.cache])
-        if given is not None and target.cache in present[1:]:
-            self._executor.check_batch([target.cache, target.cache])
+        same = [cache for cache in present if cache is target.cache]
+        self._executor.check_batch([*(same or present)[:1], target.cache])
         generation = Generation(
             self._executor, self._tokenizer, target, request, self._cancelled, max_tokens, self._load_s,
             together=len(present) + 1,

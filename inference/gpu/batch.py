@@ -38,14 +38,14 @@ class BatchSteps:
         self._programs = programs
         self._queue = queue
         self._max_batch = max_batch
-        self._tables: dict[Any, BatchTables] = {}
+        self._tables: dict[tuple[int, ...], BatchTables] = {}
 
     def check(self, caches: Sequence[GpuCache]) -> None:
         """See Executor.check_batch. Layouts in which each sequence has buffers of its own are refused."""
         check_batch(caches, self._max_batch)
-        first, *others = ([store.shared for store in sharing_stores(cache)] for cache in caches)
+        first, *others = map(_kind, caches)
         for index, other in enumerate(others, 1):
-            if any(mine is not its for mine, its in zip(first, other, strict=True)):
+            if other != first:
                 raise BatchRefused(
                     f"the sequences of a batch need one engine and one context: number {index + 1} has others than the "
                     "first"
@@ -91,7 +91,7 @@ class BatchSteps:
     def _begin(self, caches: Sequence[GpuCache], ids: Sequence[int], ahead: int) -> BatchTables:
         """Set positions and tokens of the first step, with nothing in flight: a step's end sets the next one's."""
         self.check(caches)
-        key = tuple((id(store.shared), store.max_places) for store in sharing_stores(caches[0]))
+        key = _kind(caches[0])
         if key not in self._tables:
             self._tables[key] = BatchTables(self._device, self._pool, caches[0], self._max_batch)
         tables = self._tables[key]
@@ -121,6 +121,11 @@ class BatchSteps:
             if request.sampling.has_penalties:
                 seen = np.bincount(np.asarray(request.context_ids, np.int64), minlength=size)
                 write(counts, row * size * 4, seen.astype(np.uint32))
+
+
+def _kind(cache: GpuCache) -> tuple[int, ...]:
+    """What the caches of a batch have in common."""
+    return (cache.context, *(id(store.shared) for store in sharing_stores(cache)))
 
 
 def _advance(caches: Sequence[GpuCache]) -> None:

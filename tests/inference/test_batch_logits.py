@@ -134,3 +134,5 @@ def test_sequences_of_another_engine_are_refused(tiny: Callable[[str], Path]) ->
     other = Engine.open(tiny("llama") / "gguf" / "model-f16.gguf", device="webgpu", dtype="f32")
     with closing(other), pytest.raises(BatchRefused, match="one engine and one context: number 2 has others"):
         one.executor.forward_many([one.sequence().cache, other.sequence().cache], [1, 2])
+    with pytest.raises(BatchRefused, match="one engine and one context"):
+        one.executor.forward_many([one.sequence().cache, one.executor.new_cache(CONTEXT - 1)], [1, 2])
