@@ -114,8 +114,9 @@ class ModelControl:
         for note in loaded_notes(event, goes_on):
             if note not in self._notices:
                 self._note(note, "notice")
+        device = f"{info.device}+cpu" if info.placement else info.device
         self._status.status = Status(
-            event.title, f"{info.device} {info.dtype}", "ready", tokens=event.kv.tokens, context=info.context
+            event.title, f"{device} {info.dtype}", "ready", tokens=event.kv.tokens, context=info.context
         )
 
     def on_failed(self, event: Failed) -> None:

@@ -185,6 +185,7 @@ async def test_a_model_that_is_split_and_placed_anew(real_app: Callable[..., Any
         await say(pilot, "/place 2")
         engine = await at_rest(pilot, engines, 2)
         assert "webgpu: 2 of 4 layers; cpu: 2 of 4 layers" in " ".join(transcript(pilot).text.split())
+        assert chat(pilot)._status.status.device.startswith("webgpu+cpu f32")
         await talk(pilot, "hello", 1)
         check(pilot, engine)
         check_reply(pilot, engine, app._engine._sequence)
