@@ -137,6 +137,7 @@ async def test_escape_stops_both_and_then_goes_back_to_the_left_one(make_app: Ma
         await pilot.press("escape")
         await over(pilot)
         assert "stopped" in part(pilot, "figures-0") and "stopped" in part(pilot, "figures-1")
+        assert state(pilot) == "ready"
         await pilot.press("escape")
         await closed(pilot)
         await until(pilot, lambda: "< 1/2 >" in shown(pilot) and "stopped" in shown(pilot))
