@@ -49,7 +49,7 @@ def gemv_unwise(request: MatmulRequest) -> str | None:
     if request.rows <= MOST_GEMV_ROWS:
         many = request.outputs >= MANY_OUTPUTS
         return f"tiles of {request.rows} rows and {request.outputs} columns fill the device" if many else None
-    if request.rows <= FEW_ROWS and not request.gated and request.outputs <= FEW_OUTPUTS and not request.caps.software:
+    if request.rows <= FEW_ROWS and request.outputs <= FEW_OUTPUTS and not request.caps.software:
         return None
     return f"{request.rows} rows would read the weights {-(-request.rows // MOST_GEMV_ROWS)} times"
 

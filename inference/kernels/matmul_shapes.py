@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inference.formats.planar import PlanarFormat
 from inference.gpu.device import DeviceCaps
@@ -17,7 +17,6 @@ WIDE_UNIT = 32
 """Columns that a lane takes at once where it can: 16 bytes of 4-bit codes, a group of most formats."""
 
 LONG_ROWS = 2048
-STAGED_COLUMNS = 4096
 MOST_SPLITS = 9
 MANY_OUTPUTS = 32768
 """So many rows of weights fill any device by themselves."""
@@ -96,7 +95,7 @@ def gemv_shape(request: MatmulRequest, form: PlanarFormat, subgroup: bool, out_r
     if request.caps.software:
         shape = _software_shape(request, wide, most)
     elif request.columns >= LONG_ROWS:
-        shape = _long_row_shape(request, form, wide, most, out_rows)
+        shape = _long_row_shape(request, wide, most)
     else:
         shape = _short_row_shape(request, wide, most, out_rows)
     return shape if shape.storage(request) <= request.caps.max_workgroup_storage else _plain_shape(request, most)
@@ -113,35 +112,30 @@ def _software_shape(request: MatmulRequest, wide: bool, most: int) -> GemvShape:
     return GemvShape(WIDE_UNIT if wide else 8, most, GEMV_INVOCATIONS // most, 4 if request.rows == 1 else 1)
 
 
-def _long_row_shape(request: MatmulRequest, form: PlanarFormat, wide: bool, most: int, out_rows: int) -> GemvShape:
+def _long_row_shape(request: MatmulRequest, wide: bool, most: int) -> GemvShape:
     """Wide units, several rows that share x, and several lane groups a row: few rows fill no device otherwise."""
-    lanes = min(most, 8)
-    if form.dense and request.rows == 1:
-        return _divided(8, min(most, 16), 2, split=4)
-    if not wide or out_rows >= MANY_OUTPUTS or (request.gated and request.rows > 1):
-        return _plain_shape(request, most, rows=2 if request.rows == 1 and not request.gated else 1)
-    if request.rows > MOST_GEMV_ROWS:
-        return _divided(WIDE_UNIT, lanes, 16, rows=4, staged=1024)
-    if request.rows > 1:
-        return _divided(WIDE_UNIT, lanes, 16, rows=2, staged=1024)
-    if request.columns > 2 * STAGED_COLUMNS:
-        return _divided(WIDE_UNIT, min(most, 16), 2, rows=4, split=4)
-    return _divided(WIDE_UNIT, lanes, 8, rows=2, split=4, staged=min(request.columns, STAGED_COLUMNS))
+    if not wide:
+        return _divided(8, min(most, 16), 2, split=4) if request.rows == 1 else _plain_shape(request, most)
+    if request.rows == 1:
+        return _divided(WIDE_UNIT, min(most, 8), 8, rows=2, split=4, staged=2048)
+    return replace(_divided(WIDE_UNIT, min(most, 8), 16, rows=4, staged=1024), x_rows=4)
 
 
 def _short_row_shape(request: MatmulRequest, wide: bool, most: int, out_rows: int) -> GemvShape:
-    """Lane groups enough for each lane to have one unit, or two: what one waits for memory is all there is."""
-    units = request.columns // 8
-    if request.rows > MOST_GEMV_ROWS or (request.gated and request.rows > 1) or out_rows >= MANY_OUTPUTS:
-        return _plain_shape(request, most, rows=2 if request.rows == 1 and not request.gated else 1)
-    if request.gated and wide:
-        # As many lanes as divide the units, so that none is idle.
-        wide_units = request.columns // WIDE_UNIT
-        lanes = min(most, wide_units & -wide_units)
-        if wide_units // lanes <= MOST_SPLITS:
-            return _divided(WIDE_UNIT, lanes, 4, split=wide_units // lanes)
-    lanes = min(most, 16 if units <= 6 * 16 else 32)
-    split = min(MOST_SPLITS, -(-units // (lanes * (1 if units <= 6 * 16 else 2))))
+    """Lane groups enough for each lane to have one unit, or two: waiting for memory once is most of the time."""
+    wide_units, units = request.columns // WIDE_UNIT, request.columns // 8
+    # As many lanes as divide the units, so that none is idle; only few together are faster than narrow units.
+    lanes = min(most, wide_units & -wide_units)
+    exact = wide and lanes <= 4 and wide_units // lanes <= MOST_SPLITS
+    if request.rows > 1:
+        shape = _divided(WIDE_UNIT, lanes, 4, split=wide_units // lanes) if exact else _plain_shape(request, most)
+        return replace(shape, x_rows=2 if request.rows <= MOST_GEMV_ROWS else 4)
+    if out_rows >= MANY_OUTPUTS:
+        return _plain_shape(request, most, rows=2)
+    if request.gated and exact:
+        return _divided(WIDE_UNIT, lanes, 4, split=wide_units // lanes)
+    lanes = min(most, 16 if units <= 96 else 32)
+    split = min(MOST_SPLITS, -(-units // (lanes * (1 if units <= 96 else 2))))
     return _divided(8, lanes, 2, split=split)
 
 
@@ -191,7 +185,7 @@ TILES = (
     Tile(8, 32, 2, 2),
 )  # fmt: skip
 GATED_TILES = (
-    Tile(128, 64, 8, 4, 16), Tile(64, 64, 4, 4), Tile(32, 64, 4, 2), Tile(32, 32, 4, 2), Tile(16, 32, 2, 2),
+    Tile(128, 64, 8, 4, 16), Tile(64, 64, 4, 4, 16), Tile(32, 64, 4, 2), Tile(32, 32, 4, 2), Tile(16, 32, 2, 2),
     Tile(8, 32, 2, 2),
 )  # fmt: skip
 SOFTWARE_TILES = (Tile(64, 64, 4, 4), Tile(32, 32, 4, 2), Tile(8, 32, 2, 2))
