@@ -18,8 +18,9 @@ MIN_ROWS = 32
 MIN_WEIGHT_BYTES = 16 << 20
 """Weights of a part of a product: with fewer, one row has read them before a thread has woken up."""
 FEW_ROWS = 8
-"""So many rows are multiplied faster one after the other: BLAS rearranges the weights for a product of several."""
-BLOCK_BYTES = 2 << 20
+"""So many rows are multiplied faster one after the other, half as many by weights of no more than a block: BLAS
+rearranges the weights for a product of several rows."""
+BLOCK_BYTES = 4 << 20
 """Weights that are still in the processor's cache when the next row comes to them."""
 
 
@@ -27,7 +28,8 @@ def multiply(x: np.ndarray, weight: np.ndarray, result: np.ndarray | None = None
     """x (T, K) @ weight (N, K).T in one thread, into `result` (T, N) where it is given."""
     if result is None:
         result = np.empty((len(x), len(weight)), np.float32)
-    if not 1 < len(x) <= FEW_ROWS:
+    few = FEW_ROWS if weight.nbytes > BLOCK_BYTES else FEW_ROWS // 2
+    if not 1 < len(x) <= few:
         return np.matmul(x, weight.T, out=result)
     for block in _blocks(weight, BLOCK_BYTES):
         for row in range(len(x)):
