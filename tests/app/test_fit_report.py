@@ -52,7 +52,8 @@ def test_the_table_of_a_model_that_does_not(llama: Path, monkeypatch: pytest.Mon
 
 def test_what_does_not_fit_a_card_is_split(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = replace(CPU, device="webgpu", gpu_memory=1_200_000)
-    target = webgpu_target(CAPS, "DiscreteGPU", "f32", options.gpu_memory)
+    # Its steps are short: a model so small takes more for the activations of long ones than for its layers.
+    target = webgpu_target(replace(CAPS, software=True), "DiscreteGPU", "f32", options.gpu_memory)
     monkeypatch.setattr(fit_target, "find_target", lambda *_: target)
     key, said = fit_rows(llama, options)[-1]
     assert key == "placement" and re.match(r"webgpu: [1-3] of 4 layers; cpu: .* \(all of it does not fit a card", said)
