@@ -47,7 +47,7 @@ VARIANT_NAMES = tuple(
     variant.name
     for variants in (
         matmul.VARIANTS, experts.VARIANTS,
-        attention.DECODE_VARIANTS, attention.PREFILL_VARIANTS, sample.VARIANTS, (append_in_matmul.VARIANT,),
+        attention.DECODE_VARIANTS, attention.PREFILL_VARIANTS, (append_in_matmul.VARIANT,),
     )
     for variant in variants
 )  # fmt: skip

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from inference.events import StepSpans
-from inference.gpu.device import DeviceCaps
-from inference.kernels.base import Decision, Variant, select
+from inference.kernels.base import Decision
 from inference.kernels.dispatch import STATE, Binding, Constant, Dispatch, KernelContext, tensor
 from inference.plan.ops import Op
 from inference.sampling import LOGIT_LIMIT, MAX_CANDIDATES, MIN_TEMPERATURE, NUM_ALTERNATIVES, Sampled, Sampling
@@ -48,19 +47,13 @@ class Stage:
     write_to: int
 
 
-VARIANTS: tuple[Variant[DeviceCaps], ...] = (
-    Variant(
-        "candidates_subgroup",
-        f"lists of the {MAX_CANDIDATES} best, merged until one is left; a subgroup counts as one",
-        lambda caps: None if caps.subgroup_size else caps.subgroup_reason,
-    ),
-    Variant("candidates", f"lists of the {MAX_CANDIDATES} best, merged until one is left", lambda caps: None),
-)
-
-
 def choose(op: Op, context: KernelContext) -> Decision:
-    """The variant for sampling. Raises KernelUnavailable where a forced one cannot run."""
-    return select(VARIANTS, context.caps, context.preferences)
+    """The one kernel for sampling."""
+    columns = op.inputs[0].columns
+    count = len(stages(columns))
+    return Decision(
+        "candidates", f"{MAX_CANDIDATES} best of each {slice_size(columns)} logits, one list by dispatch {count}"
+    )
 
 
 def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Dispatch, ...]:
@@ -91,7 +84,6 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
             "LIMIT": LOGIT_LIMIT,
             "SCRATCH_WORDS": scratch_bytes(logits.columns) // 4,
             "BATCH": context.batch,
-            "SUBGROUPS": decision.variant == "candidates_subgroup",
         }
         bindings = (
             *((tensor(logits),) if first else ()),

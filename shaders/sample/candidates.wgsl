@@ -107,23 +107,11 @@ fn key_at(item: u32) -> u32 {
 fn id_at(item: u32) -> u32 { return scratch[word_of(item / KEEP) + KEEP + item % KEEP]; }
 //% endif
 
-//% if SUBGROUPS
-var<private> lane: u32;  // in its subgroup
-
-//% endif
 // Raises the three counts of a round by this invocation's items and gives the greatest digit that KEEP items reach.
 fn settle(round: u32, counts_of_digits: vec3<u32>) -> vec2<u32> {
-//% if SUBGROUPS
-  // One addition a subgroup: those of many invocations to one place wait for each other.
-  let added = subgroupAdd(counts_of_digits);
-  let adds = lane == 0u;
-//% else
-  let added = counts_of_digits;
-  let adds = true;
-//% endif
-  if (adds && added.x > 0u) { atomicAdd(&reached[round][0], added.x); }
-  if (adds && added.y > 0u) { atomicAdd(&reached[round][1], added.y); }
-  if (adds && added.z > 0u) { atomicAdd(&reached[round][2], added.z); }
+  if (counts_of_digits.x > 0u) { atomicAdd(&reached[round][0], counts_of_digits.x); }
+  if (counts_of_digits.y > 0u) { atomicAdd(&reached[round][1], counts_of_digits.y); }
+  if (counts_of_digits.z > 0u) { atomicAdd(&reached[round][2], counts_of_digits.z); }
   workgroupBarrier();
   for (var digit = 3u; digit > 0u; digit--) {
     let count = atomicLoad(&reached[round][digit - 1u]);
@@ -137,13 +125,7 @@ fn settle(round: u32, counts_of_digits: vec3<u32>) -> vec2<u32> {
 //% endif
 
 @compute @workgroup_size(${THREADS})
-//% if SUBGROUPS
-fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) index: u32,
-        @builtin(subgroup_invocation_id) subgroup_lane: u32) {
-  lane = subgroup_lane;
-//% else
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) index: u32) {
-//% endif
   let slice = workgroup.x;
   row = workgroup.y;
 //% if FIRST or LAST

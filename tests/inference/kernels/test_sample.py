@@ -159,15 +159,6 @@ def test_greedy_is_the_best_at_every_position(gpu: Gpu, size: int) -> None:
         check(gpu, logits, replace(GREEDY, top_k=int(rng.integers(0, 200))), position, exact=True)
 
 
-@pytest.mark.parametrize("size", [512, 4097])
-def test_same_tokens_without_subgroups(gpu: Gpu, size: int) -> None:
-    plain = replace(gpu, caps=replace(gpu.caps, subgroup_size=0, subgroup_reason="not asked for"))
-    rng = np.random.default_rng(size)
-    for position in range(1, 11):
-        logits, sampling, counts = random_case(size, rng)
-        check(plain, logits, sampling, position, counts)
-
-
 @pytest.mark.parametrize("size", [7, 512, 4097, 49_152])
 @pytest.mark.parametrize("levels", [1, 2, 40])
 def test_ties_go_by_id(gpu: Gpu, size: int, levels: int) -> None:
