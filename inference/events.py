@@ -93,7 +93,7 @@ class KvMapGroup:
 
     `cells` has a letter of KV_STATES a place: for a `ring` its slots in order, else the positions of the
     conversation and then what is free. `full` is the number of places that a full context takes. Bytes are as in
-    KvGroupStats, of these layers.
+    KvGroupStats, of these layers. `device` is where the cache lies, of a model that is split between devices.
     """
 
     layout: str
@@ -104,6 +104,7 @@ class KvMapGroup:
     full: int
     used_bytes: int
     allocated_bytes: int
+    device: str = ""
 
 
 @dataclass(frozen=True)

@@ -113,14 +113,15 @@ def layer_ranges(layers: Sequence[int]) -> str:
 
 
 def _head(group: KvMapGroup, size: int, look: Look, width: int) -> Text:
-    """Layout, layers and scale on the left, bytes used and set aside on the right."""
+    """Layout, layers, device if split, and scale on the left, bytes used and set aside on the right."""
     tail = f"{format_bytes(group.used_bytes)} of {format_bytes(group.allocated_bytes)}"
     word = "slot" if group.ring else "token"
     scale = f"{format_count(size, word)} a cell"
     window = f" · window {group.window:,}" if group.window is not None else ""
     noun = "layer" if len(group.layers) == 1 else "layers"
+    where = f" on {group.device}" if group.device else ""
     head = Text.assemble(
-        (group.layout, look.primary), (f" {noun} {layer_ranges(group.layers)}{window} · {scale}", look.muted)
+        (group.layout, look.primary), (f" {noun} {layer_ranges(group.layers)}{where}{window} · {scale}", look.muted)
     )
     head.truncate(width - len(tail) - 1, overflow="ellipsis", pad=True)
     return head.append(f" {tail}", look.text)

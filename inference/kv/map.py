@@ -37,4 +37,5 @@ def _group(cache: KvCache[Any], store: Store, window: int | None, layers: list[i
         full=len(cells) if ring else max(len(cells), cache.context),
         used_bytes=round(stats.used_bytes * share),
         allocated_bytes=round(stats.allocated_bytes * share),
+        device=store.group.device,
     )

@@ -76,6 +76,13 @@ def test_the_map_fits_its_width_and_a_context_three_lines(width: int) -> None:
         assert f"layers 0-2, 4 · {size} tokens a cell" in head
 
 
+def test_the_map_tells_the_device_of_a_model_that_is_split() -> None:
+    split = (replace(TIERED, device="webgpu"), replace(TIERED, layers=(3,), device="cpu"))
+    heads = [line for line in map_text(split, LOOK, 116).plain.split("\n") if line.startswith("tiered")]
+    assert "layers 0-2, 4 on webgpu ·" in heads[0] and "layer 3 on cpu ·" in heads[1]
+    assert " on " not in map_text((TIERED,), LOOK, 116).plain
+
+
 def test_a_cell_shows_the_state_that_most_of_what_it_holds_is_in() -> None:
     group = replace(TIERED, cells="qqqhhhhhff", full=16)
     assert cell_letters(group, 1) == "qqqhhhhhff      "

@@ -92,7 +92,7 @@ def check(pilot: Pilot[None], engine: Engine) -> None:
     width = panel.scrollable_content_region.width
     assert shown(pilot, "#memory-body").split() == memory_text(told, panel._kv, look, width).plain.split()
     for group in sequence.kv_map():
-        assert group.layout in shown(pilot, "#kv-body")
+        assert group.layout in shown(pilot, "#kv-body") and group.device in shown(pilot, "#kv-body")
 
 
 def check_reply(pilot: Pilot[None], engine: Engine, sequence: Any, stopped: bool = False) -> None:
