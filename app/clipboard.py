@@ -42,11 +42,6 @@ class Outcome:
     sent: bool
     problems: tuple[str, ...]
 
-    @property
-    def failed(self) -> bool:
-        """Whether it can be nowhere."""
-        return not self.program and not self.sent
-
     def told(self, what: str) -> str:
         """The outcome in words; `what` was copied."""
         if self.program:

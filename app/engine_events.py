@@ -128,10 +128,14 @@ class KernelsMeasured:
 
 @dataclass(frozen=True)
 class ReplyStarted:
-    """A reply begins. `marks` enclose a thought; `thinking` says that the prompt has opened one already."""
+    """A reply begins, or goes on after `begun`.
+
+    `marks` enclose a thought; `thinking` says that the prompt has opened one already.
+    """
 
     marks: ThinkingMarks | None
     thinking: bool
+    begun: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.engine_events import (
     AppEvent,
@@ -39,9 +39,6 @@ from app.twin_engine import GapEvent, GenerateTwin, SecondLane, SetTwin, TwinSet
 from inference.errors import Cancelled, GlasschatError
 from inference.events import Finished, Loading, Notice
 from inference.twin_events import LaneEvent
-
-if TYPE_CHECKING:
-    pass
 
 _log = logging.getLogger(__name__)
 
@@ -201,7 +198,7 @@ class EngineThread:
 
     def _generate(self, command: Generate, stop: threading.Event) -> None:
         engine, sequence = self._loaded("choose one from the menu.")
-        self._events.append(ReplyEvent(command.reply, _started(engine, command.messages)))
+        self._events.append(ReplyEvent(command.reply, _started(engine, command.messages, command.begun)))
         events = engine.generate(
             list(command.messages),
             command.sampling,
@@ -298,7 +295,7 @@ def _in_use(engine: EngineLike[Any]) -> dict[str, float]:
     return {str(each.adapter.path): each.strength for each in engine.adapters.applied}
 
 
-def _started(engine: EngineLike[Any], messages: tuple[Message, ...]) -> ReplyStarted:
+def _started(engine: EngineLike[Any], messages: tuple[Message, ...], begun: str = "") -> ReplyStarted:
     """What there is to know of a reply to `messages` before it begins."""
     marks = engine.thinking
-    return ReplyStarted(marks, marks is not None and marks.opened_by(engine.render(messages)))
+    return ReplyStarted(marks, marks is not None and marks.opened_by(engine.render(messages)), begun)

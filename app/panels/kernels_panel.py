@@ -89,10 +89,6 @@ class KernelsPanel(Vertical):
         if self._filled != (self._phase, self._plans[self._phase], make_look(self.app.theme_variables)):
             self._fill()
 
-    def enter(self) -> None:
-        """Give the focus to the table."""
-        self.query_one(DataTable).focus()
-
     def action_switch_phase(self) -> None:
         """Show the other plan."""
         self._phase = "prefill" if self._phase == "decode" else "decode"

@@ -124,10 +124,6 @@ class LoraPanel(VerticalScroll, can_focus=False):
     def _draw(self) -> None:
         self.query_one("#lora-cost", Static).update(cost_text(self._cost, make_look(self.app.theme_variables)))
 
-    def enter(self) -> None:
-        """Give the focus to the first row."""
-        self._places()[0].focus()
-
     def action_move(self, by: int) -> None:
         """Move the focus among the rows."""
         places = self._places()

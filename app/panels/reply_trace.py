@@ -22,7 +22,7 @@ class ReplyTrace:
     Everything is in flat arrays: as many records, 30,000 tokens with their alternatives would take the interpreter
     tens of milliseconds whenever it looks for garbage. `walls` are the seconds of each token; `seconds` are sums over
     all tokens but the first, which comes with the prompt, for each of SPANS and BESIDE. `interface_s` is the processor
-    time of the interface's own thread since the reply began.
+    time of the interface's own thread since the reply began. `begun` is the text that the reply goes on from.
     """
 
     def __init__(self) -> None:
@@ -31,6 +31,7 @@ class ReplyTrace:
 
     def clear(self) -> None:
         """Forget the reply."""
+        self.begun = ""
         self.prompt: tuple[int, ...] = ()
         self.reused = 0
         self.ids = array("i")
@@ -55,6 +56,7 @@ class ReplyTrace:
         match event:
             case ReplyStarted():
                 self.clear()
+                self.begun = event.begun
             case Prompted(ids, reused):
                 self.prompt, self.reused = ids, reused
             case Token() if event.id >= 0 and not self.ended:
@@ -103,14 +105,12 @@ class ReplyTrace:
         self.interface_s = time.thread_time() - self._began
 
 
-def branch_ids(prompt: Sequence[int], reply: Sequence[int], index: int, chosen: int) -> tuple[int, ...]:
-    """What a model continues when the token `index` of a reply is to be `chosen`: prompt, what is kept, and it."""
-    if not 0 <= index < len(reply):
-        raise IndexError(f"a reply of {len(reply)} tokens has no token {index}")
-    return (*prompt, *reply[:index], chosen)
+def branch_text(vocabulary: Vocabulary, begun: str, reply: Sequence[int], index: int, chosen: int) -> str:
+    """What a reply begins with whose token `index` is to be `chosen`, `begun` being what stands before its tokens.
 
-
-def branch_text(vocabulary: Vocabulary, reply: Sequence[int], index: int, chosen: int) -> str:
-    """What the reply then begins with; U+FFFD stands for characters that end with a later token."""
+    U+FFFD stands for characters that end with a later token.
+    """
     text = b"".join(map(vocabulary.token_bytes, (*reply[:index], chosen)))
-    return (text.removeprefix(b" ") if vocabulary.strips_space else text).decode("utf-8", "replace")
+    if vocabulary.strips_space and not begun:
+        text = text.removeprefix(b" ")
+    return begun + text.decode("utf-8", "replace")

@@ -12,7 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 
 from app.panels.body import Body
-from app.panels.reply_trace import ReplyTrace, branch_ids, branch_text
+from app.panels.reply_trace import ReplyTrace, branch_text
 from app.panels.token_detail import Alternatives, TokenDetail
 from app.panels.token_heat import heat_legend, heat_level, heat_styles, tenths
 from app.panels.token_view import TokenView
@@ -46,16 +46,10 @@ class TokensPanel(Vertical):
     ]
 
     class BranchFrom(Message):
-        """The person wants the token `index` of the last reply to be `id`, and the reply to go on from there.
+        """The person wants another token in the last reply, and it to go on from there: it begins with `text`."""
 
-        `ids` is what to continue, the prompt included; `text` is what the new reply begins with.
-        """
-
-        def __init__(self, index: int, id: int, ids: tuple[int, ...], text: str) -> None:
+        def __init__(self, text: str) -> None:
             super().__init__()
-            self.index = index
-            self.id = id
-            self.ids = ids
             self.text = text
 
     def __init__(self, trace: ReplyTrace, *, id: str | None = None) -> None:
@@ -92,10 +86,6 @@ class TokensPanel(Vertical):
 
     def on_show(self) -> None:
         self._draw()
-
-    def enter(self) -> None:
-        """Give the focus to the tokens."""
-        self._view.focus()
 
     def action_toggle_digits(self) -> None:
         """Show probabilities as digits, or hide them."""
@@ -136,9 +126,8 @@ class TokensPanel(Vertical):
         event.stop()
         trace = self._trace
         if trace.vocabulary is not None and event.index < len(trace):
-            ids = branch_ids(trace.prompt, trace.ids, event.index, event.id)
-            text = branch_text(trace.vocabulary, trace.ids, event.index, event.id)
-            self.post_message(self.BranchFrom(event.index, event.id, ids, text))
+            text = branch_text(trace.vocabulary, trace.begun, trace.ids, event.index, event.id)
+            self.post_message(self.BranchFrom(text))
 
     @property
     def _at(self) -> int:

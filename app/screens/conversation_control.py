@@ -69,6 +69,8 @@ class ConversationControl:
         self.view = BranchView(store, transcript, lambda text: note(text, "error"))
         self._left_out: set[int] = set()
         self._answer: Answer | None = None
+        self._last: int | None = None
+        """The reply that was written last: the one whose tokens are shown."""
         self._replies = 0
         self._stats: Stats | None = None
         self._stats_shown = 0.0
@@ -162,10 +164,12 @@ class ConversationControl:
         return True
 
     def branch_from(self, text: str) -> None:
-        """Let the model write the last reply of the branch shown anew, as another one that begins with `text`."""
-        last = self.tree.path()[-1:]
-        reply = self.tree.loaded(last[0].id) if last and last[0].role == "assistant" else None
-        if reply is None or reply.parent is None or not self.is_free("Then choose a token.") or not self.can_ask(""):
+        """Let the model write the reply whose tokens are shown anew, as another one that begins with `text`."""
+        if not self.can_ask("Then choose a token."):
+            return
+        reply = None if self._last is None else self.tree.loaded(self._last)
+        if reply is None or reply.parent is None or all(node.id != reply.id for node in self.tree.path()):
+            self._hint("The reply that these tokens are of is not shown; go to its branch first.")
             return
         self._transcript.cut(reply.id)
         self._ask(reply.parent, replace(reply, text=text))
@@ -197,7 +201,8 @@ class ConversationControl:
         return await self._store.messages(self.tree, ids)
 
     def _ask(self, question: int, begun: Message | None = None) -> None:
-        self._answer = answer = self.new_answer(question, self.sampling, begun)
+        self._answer, self._last = self.new_answer(question, self.sampling, begun), None
+        answer = self._answer
         count = len(self.tree.children(question)) + 1
         self._transcript.begin_reply(reply_name(answer.model, (count, count), begun is not None))
         self._status.change(state="reading", busy=True, rate=0.0)
@@ -316,7 +321,7 @@ class ConversationControl:
     def _finish(self, answer: Answer, reason: str, figures: Mapping[str, Any]) -> None:
         answer.end()
         self._show(answer)
-        self._answer = None
+        self._answer, self._last = None, answer.message
         finish_answer(self.tree, answer, reason, figures)
         self._note(figures_line(reason, figures, adapter_words(self._loras.applied)), "figures")
         self._transcript.end_reply(answer.message)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from app.panels.reply_trace import ReplyTrace, branch_ids, branch_text
+from app.panels.reply_trace import ReplyTrace, branch_text
 from app.panels.token_heat import LEAST, heat_legend, heat_level, heat_styles, tenths
 from app.panels.token_text import TokenFlow, TokenTexts, one_token, subscript
 from app.theme import THEMES, make_look
@@ -89,15 +89,10 @@ def trace(*ids: int) -> ReplyTrace:
 
 
 def test_a_branch_keeps_what_stands_before_it() -> None:
-    reply = trace(1, 2, 3)
-    assert branch_ids(reply.prompt, reply.ids, 0, 9) == (5, 6, 7, 9)
-    assert branch_ids(reply.prompt, reply.ids, 2, 9) == (5, 6, 7, 1, 2, 9)
-    for index in (-1, 3):
-        with pytest.raises(IndexError, match="no token"):
-            branch_ids(reply.prompt, reply.ids, index, 9)
     tokens = vocabulary("▁One", "▁two", "<0xC3>", "<0xA9>")
-    assert branch_text(tokens, [0, 1], 1, 2) == "One\ufffd"
-    assert branch_text(tokens, [0, 2, 1], 2, 3) == "One\u00e9"
+    assert branch_text(tokens, "", [0, 1], 1, 2) == "One\ufffd"
+    assert branch_text(tokens, "", [0, 2, 1], 2, 3) == "One\u00e9"
+    assert branch_text(tokens, "Zero", [0, 2, 1], 0, 1) == "Zero two"
 
 
 def test_a_trace_keeps_every_token_with_its_alternatives() -> None:

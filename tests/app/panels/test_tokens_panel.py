@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import pytest
 from textual.pilot import Pilot
 
 from app.panels.reply_trace import ReplyTrace
 from app.panels.token_view import TokenView
 from app.panels.tokens_panel import TokensPanel
-from app.screens.chat import ChatScreen
 from inference.events import Alternative, Token
 from tests.app.conftest import MadeApp
 from tests.app.panels.conftest import open_panel, shown
-from tests.app.scripted_engine import BOS, PIECE, Script, vocabulary
-from tests.app.test_chat import answered, chat, loaded, say, until
+from tests.app.scripted_engine import PIECE, Script, vocabulary
+from tests.app.test_chat import answered, chat, loaded, notifications, say, until
 
 MakeApp = Callable[..., MadeApp]
 PIECES = tuple(f" word{place}" for place in range(40))
@@ -65,14 +63,9 @@ def reverse(segment: object) -> bool:
     return bool(style and style.reverse)
 
 
-async def test_an_alternative_goes_on_from_there(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[TokensPanel.BranchFrom] = []
-
-    async def keep(self: ChatScreen, event: TokensPanel.BranchFrom) -> None:
-        asked.append(event)
-
-    monkeypatch.setattr(ChatScreen, "on_tokens_panel_branch_from", keep, raising=False)
-    async with make_app(Script(pieces=PIECES)).run_test(size=(80, 24)) as pilot:
+async def test_an_alternative_goes_on_from_there(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=PIECES))
+    async with app.run_test(size=(80, 24)) as pilot:
         _, view = await talked(pilot)
         await pilot.press("home", "right", "right", "enter")
         alternatives = chat(pilot).query_one("#alternatives")
@@ -80,11 +73,26 @@ async def test_an_alternative_goes_on_from_there(make_app: MakeApp, monkeypatch:
         await pilot.press("escape")
         assert view.has_focus
         await pilot.press("enter", "down", "enter")
-        await until(pilot, lambda: bool(asked))
-    event = asked[0]
-    assert (event.index, event.id) == (2, PIECE + 3)
-    assert event.ids == (BOS, *map(ord, "user: hi"), PIECE, PIECE + 1, PIECE + 3)
-    assert event.text == " word0 word1 word3"
+        await until(pilot, lambda: len(app.engines[0].begun) == 2 and not chat(pilot).conversation.busy)
+        # The tokens are now those of what follows; what stands before them is kept.
+        await until(pilot, lambda: view.count == len(PIECES))
+        await pilot.press("escape", "home", "enter", "down", "enter")
+        await until(pilot, lambda: len(app.engines[0].begun) == 3 and not chat(pilot).conversation.busy)
+        assert app.engines[0].begun == ["", " word0 word1 word3", " word0 word1 word3 word1"]
+        assert app.engines[0].prompts == [[{"role": "user", "content": "hi"}]] * 3
+
+
+async def test_a_reply_that_is_not_shown_has_no_branch(make_app: MakeApp) -> None:
+    app = make_app(Script(pieces=PIECES))
+    async with app.run_test(size=(80, 24)) as pilot:
+        _, view = await talked(pilot)
+        await pilot.press("escape")
+        await say(pilot, "/new")
+        await until(pilot, lambda: not chat(pilot).conversation.begun)
+        view.focus()
+        await pilot.press("home", "enter", "down", "enter")
+        await until(pilot, lambda: "is not shown" in notifications(pilot))
+        assert app.engines[0].begun == [""]
 
 
 async def test_digits_where_there_are_no_colours(make_app: MakeApp) -> None:
