@@ -25,10 +25,12 @@ fn pair_columns(pair: u32) -> vec2<u32> {
   return vec2<u32>(2u * within, 2u * within + 1u);
 }
 
+// The two rows of W that make them.
 fn pair_rows(pair: u32) -> vec2<u32> {
   return pair / (HEAD_DIM / 2u) * HEAD_DIM + pair_columns(pair);
 }
 
+// Rotates the two outputs of a pair where they are of q or k, and puts them where they belong.
 fn store_pair(pair: u32, values: vec2<f32>) {
   let position = state[0];
   let head = pair / (HEAD_DIM / 2u);

@@ -1,10 +1,7 @@
 // Matmul of few rows: Y = SCALE * (f(X) @ W.T + bias + low_rank @ B.T), with an optional RMS norm of X, gated
 // activation, and residual add. Weights are read and decoded once for X_ROWS rows of X.
 //
-// Bindings: planes of W (units.wgsl); X (T, COLUMNS) ${X_TYPE}; [bias (rows of W) f32];
-//           [B of the adapters (rows of W, LORA_RANK) f32]; [norm weight (COLUMNS) f32];
-//           [low_rank (T, LORA_RANK) f32]; [residual ${Y_TYPE}]; Y (T, Y_COLUMNS) ${Y_TYPE}, where this part of W fills
-//           OUT_ROWS columns from FIRST_ROW on; with X_ROWS > 1 state u32; with APPEND those of append.wgsl.
+// Bindings: planes of W (units.wgsl); operands.wgsl; with X_ROWS > 1 state u32; with APPEND those of append.wgsl.
 // Grid: ceil(OUT_ROWS / (ROWS * LANE_GROUPS / SPLIT)) workgroups folded over x and y; ceil(T / X_ROWS) over z, of which
 // those past state.rows leave early.
 // LANES invocations, a lane group, share ROWS rows of W, and SPLIT such groups share these again: each lane reads every
@@ -18,40 +15,23 @@
 //% if "f16" in (X_TYPE, Y_TYPE, KV_TYPE)
 enable f16;
 //% endif
+//% set quantised = SCALE_FORM != "none"
+//% set groups = [UNIT // GROUP_SIZE, 1] | max if quantised else 1
+//% set with_offset = SCALE_FORM in ("scale_min", "super_scale_min")
+//% set mantissa = quantised and not TABLE and DECODE == "mantissa"
 //% include "matmul/units.wgsl"
 //% if GATED
 //% include "activation.wgsl"
 //% endif
 
 //% set at = namespace(next=PLANES)
-@group(0) @binding(${at.next}) var<storage, read> x: array<vec4<${X_TYPE}>>;
-//% if BIAS
-//% set at.next = at.next + 1
-@group(0) @binding(${at.next}) var<storage, read> bias: array<f32>;
-//% endif
-//% if LORA_RANK
-//% set at.next = at.next + 1
-@group(0) @binding(${at.next}) var<storage, read> lora_b: array<f32>;
-//% endif
-//% if NORM
-//% set at.next = at.next + 1
-@group(0) @binding(${at.next}) var<storage, read> norm: array<vec4<f32>>;
-//% endif
-//% if LORA_RANK
-//% set at.next = at.next + 1
-@group(0) @binding(${at.next}) var<storage, read> low_rank: array<f32>;
-//% endif
-//% if RESIDUAL
-//% set at.next = at.next + 1
-@group(0) @binding(${at.next}) var<storage, read> residual: array<${Y_TYPE}>;
-//% endif
-@group(0) @binding(${at.next + 1}) var<storage, read_write> y: array<${Y_TYPE}>;
+//% include "matmul/operands.wgsl"
 //% if X_ROWS > 1
-@group(0) @binding(${at.next + 2}) var<storage, read> state: array<u32>;
+@group(0) @binding(${at.next}) var<storage, read> state: array<u32>;
 //% endif
 
 //% if APPEND
-//% set APPEND_AT = at.next + 2
+//% set APPEND_AT = at.next
 //% include "matmul/append.wgsl"
 //% endif
 
@@ -65,10 +45,6 @@ const QUADS: u32 = ${COLUMNS // 4}u;
 //% set stride = LANES * SPLIT
 //% set units = COLUMNS // UNIT
 //% set quads = UNIT // 4
-//% set quantised = SCALE_FORM != "none"
-//% set groups = [UNIT // GROUP_SIZE, 1] | max if quantised else 1
-//% set with_offset = SCALE_FORM in ("scale_min", "super_scale_min")
-//% set mantissa = quantised and not TABLE and DECODE == "mantissa"
 //% set ups = ["", "up"] if GATED else [""]
 // Rows of W by name: (suffix, row within ROWS, whether of up).
 //% set weight_rows = []

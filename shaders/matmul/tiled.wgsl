@@ -1,10 +1,7 @@
 // Many-row matmul: Y = SCALE * (f(X) @ W.T + bias + low_rank @ B.T), with an optional RMS norm of X, gated activation,
 // and residual add.
 //
-// Bindings: planes of W (weights.wgsl); X (T, COLUMNS) ${X_TYPE}; [bias (rows of W) f32];
-//           [B of the adapters (rows of W, LORA_RANK) f32]; [norm weight (COLUMNS) f32];
-//           [low_rank (T, LORA_RANK) f32]; [residual ${Y_TYPE}]; Y (T, Y_COLUMNS) ${Y_TYPE}, where this part
-//           of W fills OUT_ROWS columns from FIRST_ROW on; state u32.
+// Bindings: planes of W (weights.wgsl); operands.wgsl; state u32.
 // Grid: (ceil(OUT_ROWS / TILE_COLUMNS), T / TILE_ROWS). Tiles past state.rows leave early.
 // A workgroup makes TILE_ROWS x TILE_COLUMNS outputs, each invocation THREAD_ROWS x THREAD_COLUMNS of them, over
 // slices of TILE_K columns held in workgroup memory; with BUFFERS 2 the next slice is asked for before one is used.
@@ -21,29 +18,8 @@ enable f16;
 //% endif
 
 //% set at = namespace(next=PLANES)
-@group(0) @binding(${at.next}) var<storage, read> x: array<vec4<${X_TYPE}>>;
-//% if BIAS
-//% set at.next = at.next + 1
-@group(0) @binding(${at.next}) var<storage, read> bias: array<f32>;
-//% endif
-//% if LORA_RANK
-//% set at.next = at.next + 1
-@group(0) @binding(${at.next}) var<storage, read> lora_b: array<f32>;
-//% endif
-//% if NORM
-//% set at.next = at.next + 1
-@group(0) @binding(${at.next}) var<storage, read> norm: array<vec4<f32>>;
-//% endif
-//% if LORA_RANK
-//% set at.next = at.next + 1
-@group(0) @binding(${at.next}) var<storage, read> low_rank: array<f32>;
-//% endif
-//% if RESIDUAL
-//% set at.next = at.next + 1
-@group(0) @binding(${at.next}) var<storage, read> residual: array<${Y_TYPE}>;
-//% endif
-@group(0) @binding(${at.next + 1}) var<storage, read_write> y: array<${Y_TYPE}>;
-@group(0) @binding(${at.next + 2}) var<storage, read> state: array<u32>;
+//% include "matmul/operands.wgsl"
+@group(0) @binding(${at.next}) var<storage, read> state: array<u32>;
 
 //% set invocations = (TILE_ROWS // THREAD_ROWS) * (TILE_COLUMNS // THREAD_COLUMNS)
 //% set x_quads = TILE_ROWS * TILE_K // 4

@@ -5,6 +5,7 @@
 // Bindings 0 ..: the planes low [, high] [, scales] [, supers], u32, row-major with the strides below.
 // Constants as in weights.wgsl, and DECODE, how codes become floats: "convert" (integer conversions) or "mantissa"
 // (the code is put into the mantissa of a float and the excess subtracted, which gives quant * 1 / X_SCALE).
+// The including file sets what it needs too: `quantised`, `groups` of a unit, `with_offset`, `mantissa`.
 
 const COLUMNS: u32 = ${COLUMNS}u;
 const UNITS: u32 = ${COLUMNS // UNIT}u;
@@ -42,7 +43,7 @@ p.${plane}${index // 4}${"." + "xyzw"[index % 4] if words >= 2 else ""}
 @group(0) @binding(${planes.next}) var<storage, read> high: array<${element(high_words)}>;
 //% set planes.next = planes.next + 1
 //% endif
-//% if SCALE_FORM != "none"
+//% if quantised
 @group(0) @binding(${planes.next}) var<storage, read> scales: array<u32>;
 //% set planes.next = planes.next + 1
 //% endif
@@ -59,7 +60,7 @@ struct Packed {
 //% if HIGH_BITS
   high0: ${element(high_words)},
 //% endif
-//% if SCALE_FORM != "none"
+//% if quantised
   scales: u32,
 //% endif
 //% if super_scaled
@@ -73,7 +74,7 @@ ${loads("low", low_words, LOW_BITS, LOW_STRIDE)}
 //% if HIGH_BITS
 ${loads("high", high_words, HIGH_BITS, HIGH_STRIDE)}
 //% endif
-//% if SCALE_FORM != "none"
+//% if quantised
 //% set group_bits = {"scale": 16, "scale_min": 32, "exponent": 8, "super_scale": 8, "super_scale_min": 2 * CODE_BITS}[SCALE_FORM]
 //% set unit_bits = group_bits * ([UNIT // GROUP_SIZE, 1] | max)
 //% set a_word = 32 // unit_bits
@@ -91,8 +92,6 @@ ${loads("high", high_words, HIGH_BITS, HIGH_STRIDE)}
   return p;
 }
 
-//% set quantised = SCALE_FORM != "none"
-//% set mantissa = quantised and not TABLE and DECODE == "mantissa"
 //% if mantissa
 // What x is multiplied with, byte by byte, to make up for the place of each code in the mantissa.
 const X_SCALE = vec4<f32>(1.0, ${2.0 ** -8}, ${2.0 ** -8 if LOW_BITS == 8 else 2.0 ** -16}, 1.0);
@@ -145,8 +144,6 @@ fn quad${j}(p: Packed) -> vec4<f32> {
 }
 
 //% endfor
-//% set groups = [UNIT // GROUP_SIZE, 1] | max if quantised else 1
-//% set with_offset = SCALE_FORM in ("scale_min", "super_scale_min")
 //% for g in range(groups) if quantised
 fn scale${g}(p: Packed) -> f32 {
 //% if SCALE_FORM in ("scale", "scale_min")
