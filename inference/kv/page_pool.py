@@ -6,6 +6,8 @@ never written: whoever wants to write it takes a copy first.
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+
 from inference.errors import DoesNotFit
 
 PAGE_TOKENS = 32
@@ -51,8 +53,7 @@ class PagePool:
     def allocate(self) -> int:
         """A page with one holder. Raises DoesNotFit where all are taken."""
         if self._free:
-            # Popped from the end: `release` keeps the list in falling order.
-            page = self._free.pop()
+            page = heappop(self._free)
             self._holders[page] = 1
             return page
         self.require(1)
@@ -71,5 +72,4 @@ class PagePool:
             raise ValueError(f"page {page} is free already")
         self._holders[page] -= 1
         if self._holders[page] == 0:
-            self._free.append(page)
-            self._free.sort(reverse=True)
+            heappush(self._free, page)

@@ -247,10 +247,16 @@ class GpuPages:
         self._memory.pool.destroy(between)
 
 
-def gpu_kv_pages(group: LayerGroup, config: ModelConfig, memory: GpuMemory) -> GpuPages:
-    """Pages of keys and of values in the cache's dtype, two buffers a layer: (pages, PAGE_TOKENS, K, E)."""
+def gpu_kv_pages(
+    group: LayerGroup,
+    config: ModelConfig,
+    memory: GpuMemory,
+    page_tokens: int = PAGE_TOKENS,
+    growth: int = GROWTH_PAGES,
+) -> GpuPages:
+    """Pages of keys and of values in the cache's dtype, two buffers a layer: (pages, page_tokens, K, E)."""
     bindings = [Binding("kv", f"{layer}.{part}") for layer in group.layers for part in ("k", "v")]
-    return GpuPages(bindings, memory.row_bytes(config), memory)
+    return GpuPages(bindings, memory.row_bytes(config), memory, page_tokens, growth)
 
 
 class GpuPaged(InBuffers):

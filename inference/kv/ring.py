@@ -17,7 +17,7 @@ from inference.kernels.dispatch import Binding, CacheLayout
 from inference.kv.gpu_store import BufferSet, GpuMemory, InBuffers
 from inference.kv.host_arrays import HostMemory, LayerArrays
 from inference.kv.layout import LayerGroup
-from inference.kv.paged import GpuPages
+from inference.kv.paged import GpuPages, gpu_kv_pages
 from inference.models.config import ModelConfig
 
 
@@ -121,8 +121,7 @@ class NumpyRing:
 
 def gpu_rings(group: LayerGroup, config: ModelConfig, capacity: int, memory: GpuMemory) -> GpuPages:
     """The rings of all sequences, each a page of `capacity` tokens: (rings, capacity, K, E), two buffers a layer."""
-    bindings = [Binding("kv", f"{layer}.{part}") for layer in group.layers for part in ("k", "v")]
-    return GpuPages(bindings, memory.row_bytes(config), memory, page_tokens=capacity, growth=1)
+    return gpu_kv_pages(group, config, memory, page_tokens=capacity, growth=1)
 
 
 class GpuRing(InBuffers):
