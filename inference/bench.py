@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from collections.abc import Sequence as Ids
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -244,16 +244,28 @@ class _Bench:
 def time_decode(engine: Engine, sequence: Sequence, first: int, generate: int, stage: Report) -> tuple[float, StepCost]:
     """Seconds for `generate` greedy tokens after the one that follows `first`; the cache is as before afterwards."""
     stream = engine.executor.stream(sequence.cache, [first], GREEDY)
+    return time_steps(engine, stream, [sequence], generate, lambda done: stage(f"{done} of {generate} tokens"))
+
+
+def time_steps(
+    engine: Engine,
+    stream: Generator[object, None, None],
+    sequences: Ids[Sequence],
+    steps: int,
+    stage: Callable[[int], None],
+) -> tuple[float, StepCost]:
+    """Seconds for `steps` results of `stream` after its first; the caches are as before afterwards."""
     try:
         next(stream)
         start = time.perf_counter()
-        for done in range(1, generate + 1):
+        for done in range(1, steps + 1):
             next(stream)
-            stage(f"{done} of {generate} tokens")
+            stage(done)
         elapsed = time.perf_counter() - start
     finally:
         stream.close()
-        sequence.settle([])
+        for sequence in sequences:
+            sequence.settle([])
     return elapsed, engine.step_cost()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Sequence as Ids
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from inference.bench import FULL, GREEDY, SOFTWARE, Report, time_decode
+from inference.bench import FULL, GREEDY, SOFTWARE, Report, time_decode, time_steps
 from inference.engine import Engine
 from inference.executor import StepCost
 from inference.sequence import Sequence
@@ -121,18 +120,11 @@ def _time_batch(
     """Seconds for `generate` steps after one that appends `first`; the caches are as before afterwards."""
     caches = [sequence.cache for sequence in sequences]
     stream = engine.executor.stream_many(caches, first, [GREEDY] * len(caches), lambda: True)
-    try:
-        next(stream)
-        start = time.perf_counter()
-        for done in range(1, generate + 1):
-            next(stream)
-            progress(f"{len(sequences)} together: {done} of {generate} steps")
-        elapsed = time.perf_counter() - start
-    finally:
-        stream.close()
-        for sequence in sequences:
-            sequence.settle([])
-    return elapsed, engine.step_cost()
+
+    def stage(done: int) -> None:
+        progress(f"{len(sequences)} together: {done} of {generate} steps")
+
+    return time_steps(engine, stream, sequences, generate, stage)
 
 
 def _row(speed: BatchSpeed) -> tuple[str, ...]:
