@@ -15,6 +15,12 @@ from inference.kv.map import kv_map
 from inference.sampling import Sampling
 
 
+def common_prefix(a: Ids[int], b: Ids[int]) -> int:
+    """How many leading ids are the same."""
+    pairs = zip(a, b, strict=False)
+    return next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(a), len(b)))
+
+
 class Sequence:
     """A KV state. `token_ids` is what the cache holds; the last sampled id is not in it yet, but in `next_ids`."""
 
@@ -101,8 +107,7 @@ class Sequence:
 
     def common_prefix(self, ids: Ids[int]) -> int:
         """How many leading ids are those that the cache holds."""
-        pairs = zip(self._ids, ids, strict=False)
-        return next((index for index, (held, new) in enumerate(pairs) if held != new), min(len(self._ids), len(ids)))
+        return common_prefix(self._ids, ids)
 
     def truncate(self, length: int) -> None:
         """Forget everything from position `length` on.

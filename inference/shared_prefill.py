@@ -8,7 +8,7 @@ from collections.abc import Sequence as Ids
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from inference.sequence import Sequence
+from inference.sequence import Sequence, common_prefix
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def fill(root: Root, made: ExitStack) -> Iterator[tuple[tuple[Goal, ...], int]]:
 
 
 def _fill(state: Sequence, goals: tuple[Goal, ...], made: ExitStack) -> Iterator[tuple[tuple[Goal, ...], int]]:
-    common = goals[0].ids[: min(_common(goals[0].ids, goal.ids) for goal in goals)]
+    common = goals[0].ids[: min(common_prefix(goals[0].ids, goal.ids) for goal in goals)]
     if state.common_prefix(common) < len(common):
         yield from _extend(state, common, goals)
     branches: dict[int | None, list[Goal]] = defaultdict(list)
@@ -90,12 +90,6 @@ def _extend(state: Sequence, ids: tuple[int, ...], goals: tuple[Goal, ...]) -> I
     held, _ = state.keep(ids)
     for done in state.prefill(ids[held:]):
         yield goals, held + done
-
-
-def _common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    """How many leading ids are the same."""
-    pairs = zip(a, b, strict=False)
-    return next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(a), len(b)))
 
 
 def _made(state: Sequence, made: ExitStack) -> Sequence:
