@@ -33,6 +33,7 @@ ROW_BUCKETS = (1, 8, 32, 64, 256, 512)
 """A step runs the program of the smallest bucket that holds its rows; rows beyond them leave early."""
 
 SOFTWARE_ROWS, WINDOW_ROWS = 64, 256
+"""Most rows of a step on a software adapter, and of models whose layers have a window."""
 
 KV_BUCKETS = (256, 1024, 4096, 16384, 65536, 2**31)
 """Decode programs are made for the smallest bucket that holds kv_len: what splits the KV range depends on it."""
@@ -56,9 +57,9 @@ def step_rows(config: ModelConfig, caps: DeviceCaps) -> int:
     return WINDOW_ROWS if any(layer.window for layer in config.layers) else ROW_BUCKETS[-1]
 
 
-def row_bucket(rows: int) -> int:
-    """The smallest of ROW_BUCKETS that holds so many."""
-    return next(bucket for bucket in ROW_BUCKETS if rows <= bucket)
+def bucket_for(count: int, buckets: Sequence[int]) -> int:
+    """The smallest of `buckets` that holds so many."""
+    return next(bucket for bucket in buckets if count <= bucket)
 
 
 def shared_sizes(config: ModelConfig, chunk: int) -> dict[Binding, int]:
@@ -114,8 +115,8 @@ class Programs:
         self._segments: dict[PlanKey, list[Segment]] = {}
         self._cached_layers = [layer for layer, where in enumerate(placement.attention) if where == "webgpu"]
         self._plan_version = 0
-        self._scratch: dict[PlanKey, dict[Binding, Any]] = {}
-        self._batch_scratch: dict[tuple[int, bool], dict[Binding, Any]] = {}
+        # By whether each row belongs to a sequence of its own.
+        self._scratch: dict[tuple[PlanKey, bool], dict[Binding, Any]] = {}
         self._rope: dict[RopeConfig, tuple[int, Any]] = {}
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -148,7 +149,7 @@ class Programs:
 
     def segments(self, rows: int, logits: Logits, sampled: bool = False) -> list[Segment]:
         """The plan for a step of `rows` as the devices take turns in it."""
-        key = (row_bucket(rows), logits, sampled)
+        key = (bucket_for(rows, ROW_BUCKETS), logits, sampled)
         if key not in self._segments:
             self._segments[key] = segments(self.plan(*key))
         return self._segments[key]
@@ -169,10 +170,10 @@ class Programs:
 
         Of a plan that both devices run it is that of one segment.
         """
-        kv_bucket = next(bucket for bucket in KV_BUCKETS if cache.length + rows <= bucket)
+        kv_bucket = bucket_for(cache.length + rows, KV_BUCKETS)
         stores = dict.fromkeys(cache.store(layer) for layer in self._cached_layers)
         versions = (self._plan_version, *(store.version for store in stores))
-        key = (row_bucket(rows), kv_bucket, logits, sampled, segment)
+        key = (bucket_for(rows, ROW_BUCKETS), kv_bucket, logits, sampled, segment)
         if key not in cache.programs or cache.programs[key][0] != versions:
             plan = self.segments(rows, logits, sampled)[segment].plan
             buffers = dict(self.scratch(rows, logits, sampled))
@@ -184,8 +185,7 @@ class Programs:
 
     def batch_program(self, tables: BatchTables, rows: int, longest: int, sampled: bool) -> tuple[Program, Prepared]:
         """The program for a step of a token each of `rows` sequences that hold up to `longest` tokens."""
-        bucket = next(bucket for bucket in BATCH_BUCKETS if rows <= bucket)
-        kv_bucket = next(bucket for bucket in KV_BUCKETS if longest < bucket)
+        bucket, kv_bucket = bucket_for(rows, BATCH_BUCKETS), bucket_for(longest + 1, KV_BUCKETS)
         key, versions = (bucket, kv_bucket, sampled), (self._plan_version, tables.version)
         if key not in tables.programs or tables.programs[key][0] != versions:
             plan = self.plan(bucket, "all", sampled)
@@ -196,25 +196,22 @@ class Programs:
 
     def batch_scratch(self, rows: int, sampled: bool) -> dict[Binding, Any]:
         """The buffers of the activations in a step of a token each of `rows` sequences; sampled, also their counts."""
-        bucket = next(bucket for bucket in BATCH_BUCKETS if rows <= bucket)
-        key = (bucket, sampled)
-        if key not in self._batch_scratch:
-            plan = self.plan(bucket, "all", sampled)
-            context = replace(self._context(plan, KV_BUCKETS[-1], self._any_cache), batch=True)
-            buffers = make_scratch(plan, context, self._pool)
-            if sampled:
-                size = bucket * self.config.vocab_size * 4
-                buffers[Binding("counts")] = self._pool.create("scratch", size, "token counts")
-            self._batch_scratch[key] = buffers
-        return self._batch_scratch[key]
+        return self._activations((bucket_for(rows, BATCH_BUCKETS), "all", sampled), batch=True)
 
     def scratch(self, rows: int, logits: Logits, sampled: bool = False) -> dict[Binding, Any]:
         """The buffers of the activations in a step of `rows`."""
-        key = (row_bucket(rows), logits, sampled)
-        if key not in self._scratch:
+        return self._activations((bucket_for(rows, ROW_BUCKETS), logits, sampled), batch=False)
+
+    def _activations(self, key: PlanKey, batch: bool) -> dict[Binding, Any]:
+        if (key, batch) not in self._scratch:
             plan = part_on(self.plan(*key), "webgpu")
-            self._scratch[key] = make_scratch(plan, self._context(plan, KV_BUCKETS[-1], self._any_cache), self._pool)
-        return self._scratch[key]
+            context = replace(self._context(plan, KV_BUCKETS[-1], self._any_cache), batch=batch)
+            buffers = make_scratch(plan, context, self._pool)
+            if batch and plan.ops[-1].kind == "sample":
+                size = plan.rows * self.config.vocab_size * 4
+                buffers[Binding("counts")] = self._pool.create("scratch", size, "token counts")
+            self._scratch[key, batch] = buffers
+        return self._scratch[key, batch]
 
     def _bound(
         self, plan: Plan, context: KernelContext, positions: int, buffers: Mapping[Binding, Any]
@@ -230,11 +227,10 @@ class Programs:
         return KernelContext(self._caps, plan.rows, self._kv_dtype, kv_bucket, placed, layouts, preferences)
 
     def _free_scratch(self) -> None:
-        for buffers in (*self._scratch.values(), *self._batch_scratch.values()):
+        for buffers in self._scratch.values():
             for buffer in {id(buffer): buffer for buffer in buffers.values()}.values():
                 self._pool.destroy(buffer)
         self._scratch.clear()
-        self._batch_scratch.clear()
 
     def _rope_tables(self, positions: int) -> dict[Binding, Any]:
         """The table of each layer's rope for `positions` positions, by layer."""
