@@ -16,7 +16,7 @@ from inference.kernels.base import Decision
 from inference.kernels.dispatch import Binding, Dispatch, KernelContext
 from inference.kernels.registry import KERNELS
 from inference.plan.ops import ITEMSIZE, Plan, Sample
-from inference.plan.place import on_device
+from inference.plan.place import tensors_on_webgpu
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def assign_slots(plan: Plan) -> tuple[dict[str, int], list[int]]:
     A slot is free again after the last op that reads its tensor; an op's output never shares a slot with
     its inputs, since no buffer may be read and written in one dispatch.
     """
-    touched = [list(dict.fromkeys(tensor.storage for tensor in on_device(op))) for op in plan.ops]
+    touched = [list(dict.fromkeys(tensor.storage for tensor in tensors_on_webgpu(op))) for op in plan.ops]
     last_use = {tensor.name: index for index, tensors in enumerate(touched) for tensor in tensors}
     slots: dict[str, int] = {}
     sizes: list[int] = []

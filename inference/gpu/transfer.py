@@ -1,4 +1,4 @@
-"""What a step of a split model moves between the host's memory and the device's buffers."""
+"""What a step moves between the host's memory and the device's buffers: logits, and the tensors of a split model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_tensor(device: Any, buffers: Mapping[Binding, Any], tensor: TensorRef,
 
 def read_tensor(device: Any, buffers: Mapping[Binding, Any], tensor: TensorRef, rows: int) -> np.ndarray:
     """The rows of a step of `rows` in the buffer of `tensor`, float32 (T, columns); waits for the device."""
-    rows = min(rows, tensor.rows)
+    rows = min(rows, tensor.rows)  # Of logits there may be the last row only.
     size = rows * tensor.columns * ITEMSIZE[tensor.dtype]
     raw = device.queue.read_buffer(buffers[Binding("tensor", tensor.name)], 0, size)
     return np.frombuffer(raw, NUMPY_DTYPES[tensor.dtype]).reshape(rows, -1).astype(np.float32, copy=False)

@@ -125,7 +125,7 @@ def moved_bytes(op: Op) -> int:
     return on_webgpu.columns * ITEMSIZE[on_webgpu.dtype]
 
 
-def on_device(op: Op) -> Sequence[TensorRef]:
+def tensors_on_webgpu(op: Op) -> Sequence[TensorRef]:
     """What an operation of WebGPU writes and reads in the device's memory; one side of a copy lies elsewhere."""
     if not isinstance(op.attributes, Copy):
         return op.output, *op.inputs
