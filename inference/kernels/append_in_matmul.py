@@ -35,11 +35,11 @@ def fold_appends(
     needs memory from there on. Raises KernelUnavailable where the fold is forced and cannot be.
     """
     decided, made = list(decisions), list(dispatches)
+    if context.rows != 1 or context.batch:
+        return decided, made
     makers = {op.output: index for index, op in enumerate(ops)}
     for index, op in enumerate(ops):
-        if op.kind != "kv_append" or context.rows != 1 or context.batch:
-            continue
-        maker = makers.get(op.inputs[0].storage)
+        maker = makers.get(op.inputs[0].storage) if op.kind == "kv_append" else None
         if maker is None:
             continue
         request = AppendRequest(ops[maker], decided[maker], op, context)

@@ -34,16 +34,18 @@ FEW_ROWS, FEW_OUTPUTS = 32, 8192
 
 
 def gemv_unmet(request: MatmulRequest) -> str | None:
+    """What a GEMV lacks, None where nothing."""
     if request.columns % 8:
         return f"{request.columns} columns are not a multiple of 8"
     return None
 
 
 def gemv_subgroup_unmet(request: MatmulRequest) -> str | None:
+    """What a GEMV by subgroups lacks, None where nothing."""
     return gemv_unmet(request) or (None if request.caps.subgroup_size else request.caps.subgroup_reason)
 
 
-def gemv_unwise(request: MatmulRequest) -> str | None:
+def _gemv_unwise(request: MatmulRequest) -> str | None:
     if request.rows == 1 or (request.caps.software and request.rows <= MOST_GEMV_ROWS):
         return None
     if request.rows <= MOST_GEMV_ROWS:
@@ -66,12 +68,10 @@ def _tiled_unmet(request: MatmulRequest) -> str | None:
 
 
 VARIANTS: tuple[Variant[MatmulRequest], ...] = (
-    Variant("gemv_subgroup", "few rows; lanes of a subgroup share rows of weights", gemv_subgroup_unmet, gemv_unwise),
-    Variant("gemv_workgroup", "few rows; sums meet in workgroup memory", gemv_unmet, gemv_unwise),
+    Variant("gemv_subgroup", "few rows; lanes of a subgroup share rows of weights", gemv_subgroup_unmet, _gemv_unwise),
+    Variant("gemv_workgroup", "few rows; sums meet in workgroup memory", gemv_unmet, _gemv_unwise),
     Variant("tiled", "many rows share each tile of weights in workgroup memory", _tiled_unmet),
 )
-
-
 GEMV_VARIANTS = ("gemv_subgroup", "gemv_workgroup")
 
 
