@@ -94,7 +94,7 @@ def record(
 
 
 @dataclass(frozen=True)
-class Reply:
+class ReplyTimes:
     """When what of a reply was told, in seconds since it was asked for.
 
     `chunks` are the prompt tokens read so far and when, beginning with those that were held before; `first_s` is when
@@ -106,7 +106,7 @@ class Reply:
     first_s: float
 
 
-def _write_reply(engine: Engine, ids: list[int], generate: int, sequence: Sequence) -> Reply:
+def _write_reply(engine: Engine, ids: list[int], generate: int, sequence: Sequence) -> ReplyTimes:
     chunks: list[tuple[int, float]] = []
     tokens: list[TokenTimes] = []
     first_s, began = 0.0, time.perf_counter()
@@ -118,10 +118,10 @@ def _write_reply(engine: Engine, ids: list[int], generate: int, sequence: Sequen
             case Token(times=times) if event.id >= 0:
                 first_s = first_s or now
                 tokens.append(times)
-    return Reply(tuple(chunks), tuple(tokens), first_s)
+    return ReplyTimes(tuple(chunks), tuple(tokens), first_s)
 
 
-def reply_spans(reply: Reply, start_s: float, waits: str) -> Iterator[Span]:
+def reply_spans(reply: ReplyTimes, start_s: float, waits: str) -> Iterator[Span]:
     """The spans of a reply that was asked for at `start_s`; `waits` is as for `token_spans`.
 
     The last chunk of the prompt, which the first token comes from, is part of that token's step.
