@@ -19,6 +19,7 @@ from inference.shared_prefill import Goal, fill, roots
 from inference.tokenizer import Tokenizer
 
 Prompt = Sequence | Ids[Mapping[str, Any]] | Ids[int]
+"""What a reply follows: what a sequence holds, the messages of a conversation, or token ids."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ class Batch:
         target = self._new_sequence() if given is None else given
         target.check_prompt(request.context_ids, sampling)
         present = [member.sequence.cache for member in (*self._members, *self._waiting)]
+        # All present go together, so one of them tells whether another may join; but where this cache is there already,
+        # it is held against itself, which is refused.
         same = [cache for cache in present if cache is target.cache]
         self._executor.check_batch([*(same or present)[:1], target.cache])
         generation = Generation(

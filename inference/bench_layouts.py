@@ -23,7 +23,7 @@ from inference.engine import Engine
 from inference.errors import DoesNotFit, KernelUnavailable, LayoutUnavailable
 from inference.kv.choose import choose_layouts
 from inference.kv.factory import NumpyCaches
-from inference.loading import Device
+from inference.loading import DeviceOption
 
 REFERENCE = "contiguous"
 TEXT_TOKENS = 1536
@@ -31,7 +31,7 @@ TEXT_TOKENS = 1536
 STEP_TOKENS = 32
 """Tokens a step of the quality measurement. In steps of one, up to so many tokens more would be in cold tiers."""
 
-OpenEngine = Callable[[str, Device | None], Engine]
+OpenEngine = Callable[[str, DeviceOption | None], Engine]
 """Opens the model with a layout, on a device (None for the one that was asked for)."""
 
 
@@ -228,7 +228,7 @@ def _usable(engine: Engine, name: str) -> LayoutResult:
 
 
 @contextmanager
-def _opened(open_engine: OpenEngine, layout: str, device: Device | None) -> Iterator[Engine]:
+def _opened(open_engine: OpenEngine, layout: str, device: DeviceOption | None) -> Iterator[Engine]:
     engine = open_engine(layout, device)
     try:
         yield engine

@@ -11,16 +11,17 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from inference.batch import Batch
+from inference.batch import Batch, Prompt
 from inference.chat_template import encode_chat
 from inference.events import Event, MemoryStats
 from inference.executor import Executor, SampleRequest, StepCost
 from inference.generation import Generation
 from inference.kv.choose import choose_layouts
-from inference.loading import Device, OpenedModel, OpenOptions, Progress, no_progress, open_model, read_adapters
+from inference.loading import DeviceOption, OpenedModel, OpenOptions, Progress, no_progress, open_model, read_adapters
 from inference.lora.adapter_set import AdapterSet
 from inference.op_times import OpTimes, time_ops
 from inference.plan.explain import PlanRow
+from inference.plan.ops import Device
 from inference.sampling import Sampling
 from inference.sequence import Sequence
 from inference.tokenizer import ids_that_spell
@@ -50,7 +51,7 @@ class Engine:
     def open(
         cls,
         path_or_name: str | Path,
-        device: Device = "auto",
+        device: DeviceOption = "auto",
         kv: str = "auto",
         context: int | None = None,
         dtype: Literal["auto", "f32", "f16"] = "auto",
@@ -61,7 +62,7 @@ class Engine:
         loras: Ids[tuple[str | Path, float]] = (),
         taken: int = 0,
         gpu_layers: int | None = None,
-        kv_device: Literal["webgpu", "cpu"] = "webgpu",
+        kv_device: Device = "webgpu",
         progress: Progress = no_progress,
     ) -> Engine:
         """Open a model by path, catalogue name or hub name; it is fetched where it is not on this machine.
@@ -148,7 +149,7 @@ class Engine:
 
     def generate(
         self,
-        prompt: Sequence | Messages | Ids[int],
+        prompt: Prompt,
         sampling: Sampling | None = None,
         max_tokens: int | None = None,
         sequence: Sequence | None = None,
@@ -181,7 +182,7 @@ class Engine:
 
     def generate_many(
         self,
-        prompts: Ids[Sequence | Messages | Ids[int]],
+        prompts: Ids[Prompt],
         sampling: Sampling | Ids[Sampling] | None = None,
         max_tokens: int | None = None,
         sequences: Ids[Sequence | None] | None = None,
@@ -239,7 +240,7 @@ class Engine:
 
     def _reply(
         self,
-        prompt: Sequence | Messages | Ids[int],
+        prompt: Prompt,
         sampling: Sampling,
         max_tokens: int | None,
         sequence: Sequence | None,
@@ -257,9 +258,7 @@ class Engine:
             if given is None:
                 target.close()
 
-    def _request(
-        self, prompt: Sequence | Messages | Ids[int], sampling: Sampling, sequence: Sequence | None, begun: str
-    ) -> SampleRequest:
+    def _request(self, prompt: Prompt, sampling: Sampling, sequence: Sequence | None, begun: str) -> SampleRequest:
         ids = self._prompt_ids(prompt)
         if begun:
             if isinstance(prompt, Sequence) or not isinstance(prompt[0], Mapping):
@@ -268,7 +267,7 @@ class Engine:
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         return SampleRequest(sampling, seed, tuple(ids))
 
-    def _prompt_ids(self, prompt: Sequence | Messages | Ids[int]) -> list[int]:
+    def _prompt_ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, Sequence):
             ids = list(prompt.token_ids)
         elif prompt and isinstance(prompt[0], Mapping):

@@ -15,7 +15,7 @@ from inference.kv.layout import KvCache, LayerGroup, describe_groups
 from inference.lora.adapter_set import AdapterSet
 from inference.models.config import ModelConfig
 from inference.plan.explain import PlanRow
-from inference.plan.ops import Logits
+from inference.plan.ops import Device, Logits
 from inference.sampler import sample
 from inference.sampling import Sampled, Sampling
 
@@ -29,6 +29,12 @@ class SampleRequest:
     sampling: Sampling
     seed: int
     context_ids: tuple[int, ...]
+
+    def token_counts(self, vocab_size: int) -> np.ndarray | None:
+        """How often each token stands in the context, int64 (V,); None where no penalty asks for it."""
+        if not self.sampling.has_penalties:
+            return None
+        return np.bincount(np.asarray(self.context_ids, np.int64), minlength=vocab_size)
 
 
 @dataclass(frozen=True)
@@ -57,13 +63,15 @@ class StepTimes:
 class Executor(Protocol[Cache]):
     """Runs plans of one model on one device. Belongs to one thread."""
 
-    device: Literal["webgpu", "cpu"]
+    device: Device
     adapter: str
     config: ModelConfig
     chunk: int
     """Most tokens one step takes."""
     logits_chunk: int
     """Most tokens one step takes whose logits are all wanted."""
+    max_batch: int
+    """Most sequences that one step takes a token of."""
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Bring the weights to the device; `progress` hears (weights done, weights in all). Raises DoesNotFit."""
@@ -90,9 +98,6 @@ class Executor(Protocol[Cache]):
         When the caller stops iterating, the cache holds at least every token but the last one yielded; the
         caller truncates what was computed beyond. Ends by itself when the cache has reached its context.
         """
-
-    max_batch: int
-    """Most sequences that one step takes a token of."""
 
     def check_batch(self, caches: Sequence[Cache]) -> None:
         """Raises BatchRefused where these caches cannot take a token each in one step."""
@@ -138,7 +143,9 @@ class Executor(Protocol[Cache]):
 def check_batch(caches: Sequence[KvCache[Any]], max_batch: int) -> None:
     """Raises BatchRefused where these caches cannot take a token each in one step."""
     if not 1 <= len(caches) <= max_batch:
-        raise BatchRefused(f"a batch of {len(caches)} sequences; one step takes 1 to {max_batch}")
+        raise BatchRefused(
+            f"a batch of {len(caches)} sequences: one step takes 1 to {max_batch}; decode fewer together"
+        )
     if len(set(map(id, caches))) < len(caches):
         raise BatchRefused("a sequence stands in the batch twice; fork it")
     first, *others = ([store.group for store in cache.stores] for cache in caches)
@@ -191,12 +198,7 @@ def _host_steps(
 
     Ends when a cache has reached its context.
     """
-    counts = [
-        np.bincount(np.asarray(request.context_ids, np.int64), minlength=vocab_size)
-        if request.sampling.has_penalties
-        else None
-        for request in requests
-    ]
+    counts = [request.token_counts(vocab_size) for request in requests]
     while True:
         began = time.perf_counter()
         logits = forward(ids)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from inference.errors import DeviceUnavailable
 from inference.host_memory import physical_bytes
 
 if TYPE_CHECKING:
     from inference.gpu.device import DeviceCaps
-    from inference.plan.ops import DType
+    from inference.plan.ops import Device, DType
 
 SHARED_TYPES = ("CPU", "IntegratedGPU")
 """Types of adapters whose memory is the machine's."""
@@ -21,7 +21,7 @@ class FitTarget:
     """A device, how it is named, and the `memory` that can be had there: `source` says whose or, where it is None, why
     that is not known. `caps` is None on the CPU; the dtypes are those of stored activations and of the KV cache."""
 
-    device: Literal["webgpu", "cpu"]
+    device: Device
     name: str
     memory: int | None
     source: str

@@ -10,12 +10,10 @@ from typing import Any
 
 from inference.events import Event, Finished, FinishReason, Notice, Stats, Timings, TokenTimes
 from inference.executor import Executor, SampleRequest
-from inference.reply import Reply
+from inference.reply import STATS_INTERVAL_S, Reply
 from inference.sampling import Sampled
 from inference.sequence import Sequence
 from inference.tokenizer import Tokenizer
-
-STATS_INTERVAL_S = 0.1
 
 
 class Generation:
@@ -73,7 +71,7 @@ class Generation:
     @property
     def last_id(self) -> int:
         """The last token so far, which the next step appends."""
-        return self.request.context_ids[-1]
+        return (self._reply.outputs or self.prompt)[-1]
 
     def run(self) -> Iterator[Event]:
         """The events of the reply. Raises ContextFull where the prompt does not fit."""

@@ -27,11 +27,11 @@ from inference.model_files import ModelFiles, open_files
 from inference.model_text import ModelText, text_from_folder, text_from_gguf
 from inference.models.config import ModelConfig
 from inference.placement import describe, groups_on, split_groups
-from inference.plan.ops import Device as PlanDevice
+from inference.plan.ops import Device
 from inference.plan.place import Placement
 from inference.weights import Precision, WeightStore
 
-Device = Literal["auto", "webgpu", "cpu"]
+DeviceOption = Literal["auto", "webgpu", "cpu"]
 Progress = Callable[[Loading | Notice], None]
 
 DEFAULT_CONTEXT = 8192
@@ -42,7 +42,7 @@ DEFAULT_CONTEXT = 8192
 class OpenOptions:
     """What Engine.open was asked for; see there."""
 
-    device: Device = "auto"
+    device: DeviceOption = "auto"
     context: int | None = None
     extend_context: bool = False
     dtype: Literal["auto", "f32", "f16"] = "auto"
@@ -53,7 +53,7 @@ class OpenOptions:
     loras: tuple[tuple[str | Path, float], ...] = ()
     taken: int = 0
     gpu_layers: int | None = None
-    kv_device: PlanDevice = "webgpu"
+    kv_device: Device = "webgpu"
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class OpenedModel:
 class DeviceChoice:
     """The device, why, and for WebGPU the adapter with its report."""
 
-    device: Literal["webgpu", "cpu"]
+    device: Device
     reason: str
     adapter: Any = None
     report: Any = None
@@ -116,7 +116,7 @@ def open_parts(
     def weights_loaded(done: int, total: int) -> None:
         if text.done():
             text.result()  # Whatever is wrong with it is told now.
-        progress(Loading("weights", done, total))
+        progress(Loading("weights", done, total, "tensors"))
 
     context = settle_context(files.config, options)
     config = files.config.for_context(context)
@@ -213,7 +213,7 @@ def read_text(files: ModelFiles) -> ModelText:
     return text_from_folder(files.tensors.path.parent)
 
 
-def choose_device(wanted: Device) -> DeviceChoice:
+def choose_device(wanted: DeviceOption) -> DeviceChoice:
     """The device to run on. Raises DeviceUnavailable where "webgpu" is wanted and there is no adapter."""
     if wanted == "cpu":
         return DeviceChoice("cpu", "asked for")

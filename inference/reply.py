@@ -11,6 +11,9 @@ from inference.sequence import Sequence as TokenSequence
 from inference.stops import StopStrings
 from inference.tokenizer import StreamDecoder, Tokenizer
 
+STATS_INTERVAL_S = 0.1
+"""Between two Stats events of a reply."""
+
 
 class Reply:
     """The state of one reply. `outputs` are its tokens so far, `finish` why it has ended, None while it has not."""

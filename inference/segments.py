@@ -38,7 +38,7 @@ def count_rows(appended: Appended) -> int:
 def run_step(
     segments: Sequence[Segment], run: Mapping[Device, RunSegment], appended: Appended, logits: Logits
 ) -> np.ndarray | None:
-    """Append tokens to each of these caches; returns float32 logits (1, V) or (T, V), None for "none"."""
+    """Append tokens to each of these caches; returns float32 logits (V,) for "last", (T, V) for "all", else None."""
     # First room for all, so that nothing has begun where one has none.
     for cache, ids in appended:
         cache.note(cache.length, ids)
@@ -53,7 +53,10 @@ def run_step(
                 del values[name]
     for cache, ids in appended:
         cache.length += len(ids)
-    return None if logits == "none" else values[segments[-1].plan.ops[-1].output.name]
+    if logits == "none":
+        return None
+    output = values[segments[-1].plan.ops[-1].output.name]
+    return output[0] if logits == "last" else output
 
 
 @contextmanager
@@ -63,8 +66,3 @@ def timed(name: str, times: dict[str, float] | None) -> Iterator[None]:
     yield
     if times is not None:
         times[name] = time.perf_counter() - began
-
-
-def asked_for(output: np.ndarray | None, logits: Logits) -> np.ndarray | None:
-    """The result of `Executor.forward`: (V,) for "last"."""
-    return output[0] if output is not None and logits == "last" else output

@@ -22,7 +22,7 @@ from inference.plan.ops import Device, Logits, Op
 from inference.plan.place import Placement, part_on
 from inference.sampler import sample
 from inference.sampling import Sampled, Sampling
-from inference.segments import Appended, RunSegment, Values, asked_for, count_rows, run_step
+from inference.segments import Appended, RunSegment, Values, count_rows, run_step
 
 
 class SplitExecutor:
@@ -32,7 +32,7 @@ class SplitExecutor:
     are never several steps in flight.
     """
 
-    device: Literal["webgpu", "cpu"] = "webgpu"
+    device: Device = "webgpu"
 
     def __init__(self, cpu: NumpyExecutor, gpu: WebGpuExecutor, placement: Placement) -> None:
         self.config = cpu.config
@@ -73,7 +73,7 @@ class SplitExecutor:
         return KvCache(stores, context)
 
     def forward(self, cache: KvCache[Any], ids: Sequence[int], logits: Logits) -> np.ndarray | None:
-        return asked_for(self._step([(cache, ids)], logits, self._run), logits)
+        return self._step([(cache, ids)], logits, self._run)
 
     def stream(self, cache: KvCache[Any], ids: Sequence[int], request: SampleRequest) -> Generator[Sampled, None, None]:
         return host_stream(self, cache, ids, request)

@@ -19,17 +19,15 @@ import numpy as np
 
 from inference.errors import GlasschatError
 from inference.events import Event, Finished, Prefill, Stats, Timings, TokenTimes
+from inference.executor import SampleRequest
 from inference.loading import no_progress, read_adapters
-from inference.reply import Reply
+from inference.reply import STATS_INTERVAL_S, Reply
 from inference.sampler import sample
-from inference.sampling import Sampling
 from inference.sequence import Sequence
 from inference.twin_events import Divergence, KlDivergence, LaneEvent, NoKlDivergence, TwinEvent, TwinLane
 
 if TYPE_CHECKING:
     from inference.engine import Engine
-
-STATS_INTERVAL_S = 0.1
 
 
 def twin_events(
@@ -115,8 +113,9 @@ class _Lane:
         self.chosen = -1
         self.logits = np.empty(0, np.float32)
         self._index = index
-        self._sampling: Sampling = lane.sampling
-        self._seed = seed if lane.sampling.seed is None else lane.sampling.seed
+        self._request = SampleRequest(
+            lane.sampling, seed if lane.sampling.seed is None else lane.sampling.seed, tuple(prompt)
+        )
         self._prompt = prompt
         self._cancelled = cancelled
         self._adapters = (
@@ -125,11 +124,7 @@ class _Lane:
             else read_adapters(engine.config, lane.loras, no_progress, engine.adapters)
         )
         self._reply = Reply(engine.tokenizer, lane.sampling, max_tokens)
-        self._counts = (
-            np.bincount(np.asarray(prompt, np.int64), minlength=engine.config.vocab_size)
-            if lane.sampling.has_penalties
-            else None
-        )
+        self._counts = self._request.token_counts(engine.config.vocab_size)
         self._next: Ids[int] = ()
         self._prefill_s = self._decode_s = self._next_stats = 0.0
 
@@ -149,14 +144,14 @@ class _Lane:
     def step(self) -> Iterator[TwinEvent]:
         """Choose one more token."""
         self.use()
-        began = time.perf_counter()
+        request, began = self._request, time.perf_counter()
         first = len(self.sequence) < len(self._prompt)
         if not self._cancelled.is_set():
             self.logits = self.sequence.append(self._next)
         if self._cancelled.is_set():
             self._reply.finish = "cancelled"
             return
-        sampled = sample(self.logits, self._sampling, self._seed, len(self.sequence), self._counts)
+        sampled = sample(self.logits, request.sampling, request.seed, len(self.sequence), self._counts)
         took = time.perf_counter() - began
         if first:
             self._prefill_s += took

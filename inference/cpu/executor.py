@@ -15,7 +15,7 @@ from threadpoolctl import ThreadpoolController
 from inference.cpu import ops as cpu
 from inference.cpu import rowwise
 from inference.cpu.kernels import choose_product, explain_kernel
-from inference.cpu.program import Program, Step, make_program
+from inference.cpu.program import Step, make_steps
 from inference.cpu.rows import Part, Rows
 from inference.cpu.threads import Threads, multiply
 from inference.cpu.weights import HostWeights
@@ -32,6 +32,7 @@ from inference.plan.explain import PlanRow, explain
 from inference.plan.fuse import fuse
 from inference.plan.ops import (
     Attention,
+    Device,
     Embed,
     KvAppend,
     LastRow,
@@ -47,7 +48,7 @@ from inference.plan.place import Placement, Segment, part_on, place, segments, w
 from inference.rope import RopeTables
 from inference.sampler import sample
 from inference.sampling import Sampled, Sampling
-from inference.segments import Appended, Values, asked_for, count_rows, run_step
+from inference.segments import Appended, Values, count_rows, run_step
 from inference.weights import WeightStore
 
 Observer = Callable[[Op, np.ndarray], None]
@@ -66,7 +67,7 @@ class NumpyExecutor:
     Raises KernelUnavailable for a forced kernel that is none of these.
     """
 
-    device: Literal["webgpu", "cpu"] = "cpu"
+    device: Device = "cpu"
     adapter = "NumPy"
     chunk = PREFILL_CHUNK
     logits_chunk = PREFILL_CHUNK
@@ -91,7 +92,7 @@ class NumpyExecutor:
         self._weights = HostWeights(store, by_columns=self._product.variant == "column_major")
         self._plans: dict[tuple[bool, Logits, bool], Plan] = {}
         self._segments: dict[tuple[bool, Logits], list[Segment]] = {}
-        self._programs: dict[tuple[bool, Logits, int], Program] = {}
+        self._steps: dict[tuple[bool, Logits, int], tuple[Step, ...]] = {}
         self._rope = RopeTables()
         self._blas = ThreadpoolController().select(user_api="blas")
         # As many as BLAS would take: it counts the cores that this process may use.
@@ -111,7 +112,7 @@ class NumpyExecutor:
         self.adapters = adapters
         self._plans.clear()
         self._segments.clear()
-        self._programs.clear()
+        self._steps.clear()
         self._adapter_weights.clear()
 
     def new_cache(self, context: int, groups: Sequence[LayerGroup] | None = None) -> NumpyCache:
@@ -139,7 +140,7 @@ class NumpyExecutor:
         self, cache: NumpyCache, ids: Sequence[int], logits: Logits, observe: Observer | None = None
     ) -> np.ndarray | None:
         """Append up to `chunk` tokens; returns float32 logits (V,) for "last", (T, V) for "all", None for "none"."""
-        return asked_for(self._step([(cache, ids)], logits, observe), logits)
+        return self._step([(cache, ids)], logits, observe)
 
     def forward_many(self, caches: Sequence[NumpyCache], ids: Sequence[int]) -> np.ndarray:
         self.check_batch(caches)
@@ -152,9 +153,9 @@ class NumpyExecutor:
     ) -> None:
         """See RunSegment."""
         rows = Rows.of(appended, self._rope)
-        program = self._program(len(rows.tokens), logits, index)
+        steps = self._segment_steps(len(rows.tokens), logits, index)
         with self._blas_threads(len(rows.tokens)):
-            for step in program.steps:
+            for step in steps:
                 output = values[step.op.output.name] = self._run(step, values, rows)
                 for name in step.done:
                     del values[name]
@@ -222,12 +223,12 @@ class NumpyExecutor:
 
     def close(self) -> None:
         self._weights.clear()
-        self._programs.clear()
+        self._steps.clear()
         self._threads.close()
         self._caches.close()
 
     def _step(self, appended: Appended, logits: Logits, observe: Observer | None = None) -> np.ndarray | None:
-        """Append tokens to each of these caches; the output of the last operation."""
+        """See run_step."""
         run = partial(self.run_segment, observe=observe)
         return run_step(self.segments(count_rows(appended), logits), {"cpu": run}, appended, logits)
 
@@ -237,14 +238,14 @@ class NumpyExecutor:
         limit: AbstractContextManager[object] = self._blas.limit(limits=1 if one else None)
         return limit
 
-    def _program(self, rows: int, logits: Logits, segment: int) -> Program:
+    def _segment_steps(self, rows: int, logits: Logits, segment: int) -> tuple[Step, ...]:
         """A segment of the plan for so many rows with its weights, made once."""
         key = (rows == 1, logits, segment)
-        if key not in self._programs:
+        if key not in self._steps:
             found = self.segments(rows, logits)[segment]
             self._weights.load(found.plan)
-            self._programs[key] = make_program(found.plan, self._weight, found.kept)
-        return self._programs[key]
+            self._steps[key] = make_steps(found.plan, self._weight, found.kept)
+        return self._steps[key]
 
     def _append(self, op: Op, rows: Rows, k: np.ndarray, v: np.ndarray) -> None:
         shape = (-1, self.config.num_kv_heads, self.config.head_dim)
@@ -255,10 +256,10 @@ class NumpyExecutor:
             part.cache.store(layer).append(layer, part.cache.length, keys[:, part.rows], values[:, part.rows])
 
     def _attend(self, op: Op, attention: Attention, part: Part, q: np.ndarray, sinks: np.ndarray | None) -> np.ndarray:
-        """Attention of the rows q of one cache."""
+        """Attention of the rows q (T, H * E) of one cache, which has appended their keys; (T, H * E)."""
         length, layer = part.cache.length, _layer(op)
         first = 0 if attention.window is None else max(0, length - attention.window + 1)
-        k, v = part.cache.store(layer).view(layer, first, length + len(q))
+        k, v = part.cache.store(layer).view(layer, first, length + len(q))  # (K, S, E)
 
         def attend(some: slice) -> np.ndarray:
             start, end = length + some.start, length + some.stop

@@ -12,28 +12,19 @@ from inference.plan.ops import ITEMSIZE, Op, Plan, WeightRef
 
 @dataclass(frozen=True)
 class Step:
-    """`done` names the activations that no later operation reads."""
+    """An operation with its weights (rows, columns). `done` names the activations that no later operation reads."""
 
     op: Op
     weights: tuple[np.ndarray, ...]
     done: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Program:
-    """The steps of a plan, in order."""
-
-    plan: Plan
-    steps: tuple[Step, ...]
-
-
-def make_program(plan: Plan, weight: Callable[[WeightRef], np.ndarray], kept: Set[str] = frozenset()) -> Program:
-    """`weight` gives the array of a reference; `kept` names what is read after the program."""
-    steps = [
+def make_steps(plan: Plan, weight: Callable[[WeightRef], np.ndarray], kept: Set[str]) -> tuple[Step, ...]:
+    """The operations in order. `weight` gives the array of a reference; `kept` names what is read after them."""
+    return tuple(
         Step(op, tuple(weight(ref) for ref in op.weights), tuple(name for name in done if name not in kept))
         for op, done in zip(plan.ops, last_reads(plan), strict=True)
-    ]
-    return Program(plan, tuple(steps))
+    )
 
 
 def last_reads(plan: Plan) -> list[tuple[str, ...]]:

@@ -48,7 +48,7 @@ class BatchSteps:
             if other != first:
                 raise BatchRefused(
                     f"the sequences of a batch need one engine and one context: number {index + 1} has others than the "
-                    "first"
+                    "first; take all from one engine"
                 )
 
     def forward(self, caches: Sequence[GpuCache], ids: Sequence[int]) -> np.ndarray:
@@ -118,8 +118,7 @@ class BatchSteps:
         counts = self._programs.batch_scratch(len(requests), sampled=True)[Binding("counts")]
         size = self._programs.config.vocab_size
         for row, request in enumerate(requests):
-            if request.sampling.has_penalties:
-                seen = np.bincount(np.asarray(request.context_ids, np.int64), minlength=size)
+            if (seen := request.token_counts(size)) is not None:
                 write(counts, row * size * 4, seen.astype(np.uint32))
 
 

@@ -44,12 +44,12 @@ class BatchTables:
         return shared | self._tables
 
     def fill(self, caches: Sequence[KvCache[GpuStore]]) -> None:
-        """Write where these sequences have their places now; their numbers are those of the rows."""
-        for index, store in enumerate(self._stores):
+        """Write where these sequences have their places now: in each group's table, u32 (N, max_places), a row each."""
+        by_group = zip(*map(sharing_stores, caches), strict=True)
+        for store, stores in zip(self._stores, by_group, strict=True):
             table = np.zeros((len(caches), store.max_places), np.uint32)
-            for row, cache in enumerate(caches):
-                places = sharing_stores(cache)[index].places
-                table[row, : len(places)] = places
+            for row, each in zip(table, stores, strict=True):
+                row[: len(each.places)] = each.places
             self._device.queue.write_buffer(self._tables[store.places_binding], 0, table)
 
 

@@ -34,10 +34,10 @@ from inference.lora.adapter_set import AdapterSet
 from inference.models.config import ModelConfig
 from inference.plan.build import build
 from inference.plan.explain import PlanRow, explain
-from inference.plan.ops import DType, Logits, Plan
+from inference.plan.ops import Device, DType, Logits, Plan
 from inference.plan.place import Placement, Segment, copied_name, whole
 from inference.sampling import Sampled, Sampling
-from inference.segments import Appended, Values, asked_for, count_rows, run_step, timed
+from inference.segments import Appended, Values, count_rows, run_step, timed
 from inference.weights import WeightStore
 
 # Tokens in flight: enough that the GPU never waits for Python. On a software adapter a step takes a second and
@@ -61,7 +61,7 @@ class WebGpuExecutor:
     segment after segment; `groups` then holds the layers whose caches are on WebGPU.
     """
 
-    device: Literal["webgpu", "cpu"] = "webgpu"
+    device: Device = "webgpu"
 
     def __init__(
         self,
@@ -140,8 +140,7 @@ class WebGpuExecutor:
 
     def forward(self, cache: GpuCache, ids: Sequence[int], logits: Logits) -> np.ndarray | None:
         self.begin_step(cache.length, ids)
-        output = run_step(self.segments(len(ids), logits), {"webgpu": self.run_segment}, [(cache, ids)], logits)
-        return asked_for(output, logits)
+        return run_step(self.segments(len(ids), logits), {"webgpu": self.run_segment}, [(cache, ids)], logits)
 
     def segments(self, rows: int, logits: Logits) -> list[Segment]:
         """A step of `rows` as the devices take turns in it."""
@@ -184,8 +183,7 @@ class WebGpuExecutor:
             return
         began = time.perf_counter()
         self._write_request(request)
-        cache.note(cache.length, ids)
-        cache.ensure(cache.length + len(ids))
+        self._make_room(cache, ids)
         self.begin_step(cache.length, ids)
         self._queue.reset_cost()
         self._submit(cache, len(ids))
@@ -220,8 +218,7 @@ class WebGpuExecutor:
         self._write_request(SampleRequest(Sampling(), 0, ()))
         before, took = cache.length, []
         for split in (False, True):
-            cache.note(before, ids)
-            cache.ensure(before + len(ids))
+            self._make_room(cache, ids)
             self.begin_step(before, ids)
             program, prepared = self.programs.program(cache, len(ids), "last", sampled=True)
             cache.begin()
@@ -269,6 +266,11 @@ class WebGpuExecutor:
         self._pool.destroy_all()
         self._gpu.destroy()
 
+    @staticmethod
+    def _make_room(cache: GpuCache, ids: Sequence[int]) -> None:
+        cache.note(cache.length, ids)
+        cache.ensure(cache.length + len(ids))
+
     def _submit_next(self, cache: GpuCache) -> None:
         """A step of the token that the one before samples."""
         if cache.missing(cache.length + 1):
@@ -278,6 +280,7 @@ class WebGpuExecutor:
         self._submit(cache, 1)
 
     def _submit(self, cache: GpuCache, rows: int) -> None:
+        """A step of `rows` tokens that the device has, or is about to have, and the sampling of the next one."""
         _, prepared = self.programs.program(cache, rows, "last", sampled=True)
         cache.begin()
         self._queue.submit(prepared, measured=rows == 1)
@@ -293,6 +296,5 @@ class WebGpuExecutor:
         self._gpu.queue.write_buffer(
             self._shared[Binding("sampling")], 0, pack_settings(request.sampling, request.seed)
         )
-        if request.sampling.has_penalties:
-            counts = np.bincount(np.asarray(request.context_ids, np.int64), minlength=self.config.vocab_size)
+        if (counts := request.token_counts(self.config.vocab_size)) is not None:
             self._gpu.queue.write_buffer(self._shared[Binding("counts")], 0, counts.astype(np.uint32))

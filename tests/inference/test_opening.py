@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from inference.errors import (
 from inference.events import Loading, Notice
 from inference.gpu import executor
 from inference.gpu.device import DeviceCaps
+from inference.plan.ops import Device
 from inference.plan.place import whole
 from inference.sequence import Sequence
 from tests.inference.gguf_variants import rewrite
@@ -242,7 +243,7 @@ def test_too_little_memory_for_the_weights(llama: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kv_device", ["webgpu", "cpu"])
-def test_as_many_layers_as_fit_a_small_memory(llama: Path, kv_device: Literal["webgpu", "cpu"]) -> None:
+def test_as_many_layers_as_fit_a_small_memory(llama: Path, kv_device: Device) -> None:
     """The split is told and shown, WebGPU stays within its memory up to the last token, and the reply is the same."""
     limit, context = 1_400_000 if kv_device == "webgpu" else 480_000, 1030
     engine = Engine.open(
