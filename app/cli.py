@@ -75,7 +75,7 @@ def _complain(message: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from app.options import model_options, request_options
+    from app.options import counts, model_options, positive, request_options
     from inference.shapes import SHAPES
 
     model, request = model_options(), request_options()
@@ -113,10 +113,10 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--plan", action="store_true", help="print the model's plan: each operation as it would run")
 
     bench = commands.add_parser("bench", help="measure speed and memory", parents=[model_options(several_layouts=True)])
-    lengths, usual = _counts(least=1), "less on a software adapter"
+    lengths, usual = counts(least=1), "less on a software adapter"
     bench.add_argument("--prompt", type=lengths, metavar="N,N", help=f"prompt lengths (128,512; {usual})")
-    bench.add_argument("--gen", type=int, metavar="N", help=f"tokens to generate (64; {usual})")
-    bench.add_argument("--depth", type=_counts(least=0), metavar="N,N", help="tokens in the cache (0)")
+    bench.add_argument("--gen", type=positive, metavar="N", help=f"tokens to generate (64; {usual})")
+    bench.add_argument("--depth", type=counts(least=0), metavar="N,N", help="tokens in the cache (0)")
     batch = "measure so many sequences decoded together, beside one alone"
     bench.add_argument("--batch", type=lengths, metavar="N,N", help=batch)
     shape = bench.add_mutually_exclusive_group()
@@ -128,16 +128,6 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--trace", metavar="FILE", type=Path, help=trace)
     bench.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
-
-
-def _counts(least: int) -> Callable[[str], tuple[int, ...]]:
-    def counts(text: str) -> tuple[int, ...]:
-        numbers = tuple(int(part) for part in text.split(","))
-        if min(numbers) < least:
-            raise argparse.ArgumentTypeError(f"{text}: expected numbers from {least} on, with commas between")
-        return numbers
-
-    return counts
 
 
 def _has_screen(flags: Given) -> bool:

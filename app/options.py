@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite, nan
 from typing import Any
 
 from inference.kv.names import LAYOUTS, SUMMARIES
@@ -52,7 +52,7 @@ def model_options(several_layouts: bool = False) -> argparse.ArgumentParser:
         group.add_argument("--kv", type=_layouts, metavar="LAYOUT[,LAYOUT]|all", help=compare)
     else:
         group.add_argument("--kv", choices=tuple(SUMMARIES), help="layout of the KV cache (default: auto)")
-    group.add_argument("--context", type=_positive, metavar="N", help="context length in tokens")
+    group.add_argument("--context", type=positive, metavar="N", help="context length in tokens")
     group.add_argument("--extend-context", action="store_true", help="allow a context beyond the model's own limit")
     group.add_argument("--dtype", choices=("auto", "f32", "f16"), help="storage of activations and KV (default: auto)")
     group.add_argument("--gpu-memory", type=_bytes, metavar="BYTES", help="use at most so much; K, M or G may follow")
@@ -91,14 +91,14 @@ def request_options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     group = parser.add_argument_group("reply")
     default = Sampling()
-    group.add_argument("--max-tokens", type=_positive, metavar="N", help="at most so many tokens")
+    group.add_argument("--max-tokens", type=positive, metavar="N", help="at most so many tokens")
     group.add_argument(
         "--temperature", type=_not_negative, metavar="T", help=f"0 is greedy (default: {default.temperature})"
     )
-    group.add_argument("--top-k", type=int, metavar="K", help=f"0 is off (default: {default.top_k})")
+    group.add_argument("--top-k", type=_count, metavar="K", help=f"0 is off (default: {default.top_k})")
     group.add_argument("--top-p", type=_share, metavar="P", help=f"1 is off (default: {default.top_p})")
     group.add_argument("--min-p", type=_share, metavar="P", help=f"0 is off (default: {default.min_p})")
-    group.add_argument("--seed", type=int, metavar="S", help="the same seed gives the same text on the same device")
+    group.add_argument("--seed", type=_whole, metavar="S", help="the same seed gives the same text on the same device")
     group.add_argument("--stop", action="append", metavar="TEXT", help="end the reply before it; may be repeated")
     group.add_argument("--system", metavar="TEXT", help="the system prompt")
     return parser
@@ -125,9 +125,27 @@ def _layouts(text: str) -> str | Sequence[str]:
     return names if len(names) > 1 else names[0]
 
 
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+def counts(least: int) -> Callable[[str], tuple[int, ...]]:
+    """The type of an option that takes whole numbers of at least so much, with commas between."""
+    return lambda text: tuple(_whole(part, least) for part in text.split(","))
+
+
+def positive(text: str) -> int:
+    """The type of an option that takes a whole number from 1 on."""
+    return _whole(text, 1)
+
+
+def _count(text: str) -> int:
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int | None = None) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if least is not None and number < least:
+        raise argparse.ArgumentTypeError(f"{text} is not at least {least}")
     return number
 
 
@@ -139,15 +157,22 @@ def _layers(text: str) -> int | None:
     return int(text)
 
 
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return nan
+
+
 def _not_negative(text: str) -> float:
-    if not 0 <= (number := float(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 on")
+    if not 0 <= (number := _number(text)) < inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
     return number
 
 
 def _share(text: str) -> float:
-    if not 0 <= (number := float(text)) <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    if not 0 <= (number := _number(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1")
     return number
 
 

@@ -118,11 +118,12 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Loading:
-    """Progress of a load or download. `total` is 0 where it is unknown; units are bytes unless the stage says."""
+    """Progress of a load or download: so much is `done` of `total`, which is 0 where it is unknown."""
 
     stage: str
     done: int
     total: int
+    unit: Literal["bytes", "tensors"] = "bytes"
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ def load_text(loading: Loading, width: int, look: Look) -> Text:
         amount = f"{format_bytes(loading.done)}  " if loading.done else ""
         return Text.assemble(stage, "\n", (f"{amount}esc cancels", look.muted))
     share = min(1.0, loading.done / loading.total)
-    figures = f" {share:4.0%}  {format_bytes(loading.done)} of {format_bytes(loading.total)}  esc cancels"
+    done, total = (format_bytes(n) if loading.unit == "bytes" else f"{n:,}" for n in (loading.done, loading.total))
+    figures = f" {share:4.0%}  {done} of {total}  esc cancels"
     room = max(4, width - len(figures))
     filled = round(room * share)
     return Text.assemble(

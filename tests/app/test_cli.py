@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -137,6 +138,7 @@ def test_the_last_model_used_is_used_again(chat: Any, model: str) -> None:
         ("ask", "x", "--temperature", "-1"),
         ("ask", "x", "--top-p", "2"),
         ("ask", "x", "--max-tokens", "0"),
+        ("ask", "x", "--top-k", "-1"),
         ("ask", "x", "--gpu-memory", "lots"),
         ("ask", "x", "--gpu-layers", "some"),
         ("ask", "x", "--kv-device", "disk"),
@@ -144,6 +146,7 @@ def test_the_last_model_used_is_used_again(chat: Any, model: str) -> None:
         ("ask", "x", "--no-such-option"),
         ("models", "pull"),
         ("bench", "--prompt", "0"),
+        ("bench", "--gen", "0"),
         ("bench", "--kv", "paged,heap"),
         ("bench", "--kv", "all", "--prompt", "5"),
         ("bench", "--kv", "all", "--depth", "5,6"),
@@ -169,6 +172,13 @@ def test_wrong_usage_gives_2(chat: Any, model: str, arguments: tuple[str, ...], 
     assert code == 2
     assert not chat.calls
     assert capfd.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--max-tokens", "--temperature", "--top-k", "--top-p", "--seed", "--context"])
+def test_what_is_no_number_is_told_in_words(chat: Any, option: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        chat("ask", "x", option, "warm")
+    assert re.search(rf"{option}: 'warm' is not a (whole )?number", capfd.readouterr().err)
 
 
 def test_a_terminal_is_not_read_for_a_prompt(chat: Any, capfd: pytest.CaptureFixture[str]) -> None:

@@ -134,6 +134,7 @@ def test_progress_shows_share_and_amount() -> None:
     first, second = load_text(Loading("fetching\x1b x", 42 * MIB, 94 * MIB), 80, LOOK).plain.split("\n")
     assert first == "fetching␛ x"
     assert " 45%  42.0 MiB of 94.0 MiB" in second and len(second) == 80
+    assert " 55%  1,000 of 1,820 " in load_text(Loading("weights", 1000, 1820, "tensors"), 80, LOOK).plain
     assert load_text(Loading("unknown", 5 * MIB, 0), 80, LOOK).plain == "unknown\n5.0 MiB  esc cancels"
 
 

@@ -67,7 +67,7 @@ def test_differences_are_completed(typed: str, found: list[str]) -> None:
         ("color=red", "not color=red"),
         ("kv=cubic", "invalid choice: 'cubic'"),
         ("temperature=-1", "-1"),
-        ("temperature=warm", "temperature"),
+        ("temperature=warm", "temperature: 'warm' is not a number from 0 on"),
         ("lora=x=inf", "expected a number such as 0.5"),
         ("kernels=gemv", "prefer:NAME"),
         ("kv='paged", "No closing quotation"),
