@@ -14,7 +14,9 @@ from inference.executor import Executor, StepTimes
 from inference.sequence import Sequence
 
 _BUDGET_S = 0.3
+"""After so long no further step begins: whoever asked is waiting, and a step of the CPU may take as long by itself."""
 _MOST_STEPS = 9
+"""Their median is steady on a GPU; an odd number, so that it is a step's own."""
 
 
 @dataclass(frozen=True)
