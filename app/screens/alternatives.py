@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.widgets import ContentSwitcher, Static
 
 from app.candidates import Candidate, together
@@ -19,22 +17,12 @@ from app.widgets.candidate_tabs import CandidateTabs
 from app.widgets.transcript import Transcript
 
 _LABEL = 19  # cells of a tab that tells its speed too
-_FIGURES_PERIOD_S = 0.25
 
 
 class AlternativesScreen(SideScreen):
-    """Shows the candidates for the reply to `question`; dismissed with the place of the one to keep, or None.
-
-    `keep` is asked to keep one, `leave` to stop or, if there is nothing to stop, to keep none: whoever writes the
-    replies closes the screen once they have ended.
-    """
+    """Shows the candidates for the reply to `question`, of which one is looked at."""
 
     DEFAULT_CSS = """
-    AlternativesScreen { align: center middle; }
-    AlternativesScreen > Vertical {
-        width: 100%; height: 100%; padding: 0 1; border: round $border; background: $background;
-        border-title-color: $primary; border-subtitle-color: $foreground 55%;
-    }
     AlternativesScreen ContentSwitcher { height: 1fr; }
     AlternativesScreen Transcript { height: 1fr; }
     AlternativesScreen #figures { height: 1; }
@@ -59,66 +47,54 @@ class AlternativesScreen(SideScreen):
         leave: Callable[[], None],
     ) -> None:
         """`question` is fit for the screen."""
-        super().__init__()
-        self._question = question
+        super().__init__(f"{len(candidates)} replies to {question}", candidates, keep, leave)
         self._candidates = candidates
-        self._keep = keep
-        self._leave = leave
-        self._over: set[int] = set()
+        self._whole: set[int] = set()
         self._views: list[Transcript] = []
         self._tabs = CandidateTabs()
         self._figures = Static(id="figures", markup=False)
-        self._figures_at = 0.0
-        self._was_over = False
         self._later: int | None = None
         self.shown = 0
 
-    def compose(self) -> ComposeResult:
-        with Vertical() as self._box:
-            self._box.border_title = Text(f"{len(self._candidates)} replies to {self._question}", overflow="ellipsis")
-            yield self._tabs
-            with ContentSwitcher(initial="reply-0"):
-                for index, _ in enumerate(self._candidates):
-                    yield Transcript(id=f"reply-{index}")
-            yield self._figures
+    def _parts(self) -> ComposeResult:
+        yield self._tabs
+        with ContentSwitcher(initial="reply-0"):
+            for index, _ in enumerate(self._candidates):
+                yield Transcript(id=f"reply-{index}")
+        yield self._figures
 
     def on_mount(self) -> None:
         self._views = [self.query_one(f"#reply-{index}", Transcript) for index in range(len(self._candidates))]
         for view, each in zip(self._views, self._candidates, strict=True):
             view.begin_reply(each.answer.model)
         self._views[0].focus()
+        self._ready = True
         self.show_news()
 
-    def show_news(self) -> None:
-        """Show what has come since the last call: the text of the reply that is looked at, and all figures."""
-        if not self._views:
-            return
+    def _show_texts(self) -> None:
+        """Show what is new of the reply that is looked at."""
         candidate, view = self._candidates[self.shown], self._views[self.shown]
         # Before it is laid out for the first time a view has no width to put text into.
-        if view.size.width and self.shown not in self._over:
+        if view.size.width and self.shown not in self._whole:
             thought, text = candidate.answer.release()
             if thought:
                 view.think(thought, candidate.answer.thought_tokens, candidate.answer.thought_s)
             view.feed(text)
             if candidate.ended:
-                self._over.add(self.shown)
+                self._whole.add(self.shown)
                 view.end_reply(candidate.answer.message)
-        over = all(each.ended for each in self._candidates)
-        now = time.monotonic()
-        if over != self._was_over or self.shown != self._tabs.chosen or now - self._figures_at > _FIGURES_PERIOD_S:
-            self._was_over, self._tabs.chosen, self._figures_at = over, self.shown, now
-            self._show_figures(candidate, over)
 
-    def _show_figures(self, candidate: Candidate, over: bool) -> None:
+    def _show_figures(self) -> None:
+        candidate = self._candidates[self.shown]
         short = len(self._candidates) * _LABEL > self.size.width - 4
-        self._tabs.labels = tuple(each.label(short) for each in self._candidates)
+        self._tabs.chosen, self._tabs.labels = self.shown, tuple(each.label(short) for each in self._candidates)
         look = make_look(self.app.theme_variables)
         left = candidate.words() if candidate.tokens or candidate.ended or not self.reading else self.reading
         right, room = together(self._candidates), self._figures.size.width
         line = Text(left, look.text)
         line.append(" " * max(2, room - len(left) - len(right)) + right, look.muted)
         self._figures.update(line, layout=False)
-        keys = f"← → another · enter keeps it · esc {'keeps none' if over else 'stops all'}"
+        keys = f"← → another · enter keeps it · esc {'keeps none' if self._over else 'stops all'}"
         if self._later is not None:
             keys = f"reply {self._later + 1} is kept once it has ended · esc stops it"
         self._box.border_subtitle = keys
@@ -131,21 +107,17 @@ class AlternativesScreen(SideScreen):
         self._show((self.shown + step) % len(self._candidates))
 
     def _show(self, index: int) -> None:
-        if not self._views:  # a key that comes before the screen is there
+        if not self._ready:  # a key that comes before the screen is there
             return
-        self.shown = index
+        self.shown, self._figures_due = index, 0.0
         self.query_one(ContentSwitcher).current = f"reply-{index}"
         self._views[index].focus()
         self.show_news()
 
     def keep_later(self, index: int) -> None:
         """Say that this reply is kept as soon as it is whole."""
-        self._later, self._figures_at = index, 0.0
+        self._later, self._figures_due = index, 0.0
 
     def action_keep(self) -> None:
         """Keep the reply that is looked at."""
         self._keep(self.shown)
-
-    def action_leave(self) -> None:
-        """Stop what is being written; with nothing to stop, keep none."""
-        self._leave()

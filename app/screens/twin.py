@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -18,25 +17,15 @@ from app.twin_gap import TwinGap, peaks
 from app.twin_lane import Lane
 from app.widgets.lane_text import LaneText
 
-_FIGURES_PERIOD_S = 0.25
-
 
 class TwinScreen(SideScreen):
-    """Shows the lanes that answer `question`; dismissed with the place of the one to keep, or None.
-
-    `keep` is asked to keep one, `leave` to stop or, if there is nothing to stop, to go back: whoever writes the replies
-    dismisses the screen once they have ended.
-    """
+    """Shows the lanes that answer `question`, and how far they are apart."""
 
     DEFAULT_CSS = """
-    TwinScreen { align: center middle; }
-    TwinScreen > Vertical {
-        width: 100%; height: 100%; padding: 0 1; border: round $border; background: $background;
-        border-title-color: $primary; border-subtitle-color: $foreground 55%;
-    }
     TwinScreen Horizontal { height: 1fr; }
     TwinScreen .lane { width: 1fr; height: 100%; }
     TwinScreen #lane-0 { border-right: vkey $border; }
+    TwinScreen #lane-1 { padding: 0 1 0 0; }
     TwinScreen .heading { height: auto; max-height: 4; padding: 0 1; margin: 0 0 1 0; }
     TwinScreen .figures { height: 2; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
     TwinScreen #gap { height: 1; padding: 0 1; margin: 1 0 0 0; text-wrap: nowrap; text-overflow: ellipsis; }
@@ -67,32 +56,26 @@ class TwinScreen(SideScreen):
         leave: Callable[[], None],
     ) -> None:
         """`question` is fit for the screen."""
-        super().__init__()
-        self._question = question
+        super().__init__(f"Twin lanes: {question}", lanes, keep, leave)
         self._lanes = lanes
         self._gap = gap
-        self._keep = keep
-        self._leave = leave
-        self._figures_due = 0.0
-        self._over = False
         self._texts: list[LaneText] = []
 
-    def compose(self) -> ComposeResult:
-        with Vertical() as box:
-            box.border_title = Text(f"Twin lanes: {self._question}", overflow="ellipsis")
-            with Horizontal():
-                for index in range(len(self._lanes)):
-                    with Vertical(id=f"lane-{index}", classes="lane"):
-                        yield Static(id=f"heading-{index}", classes="heading", markup=False)
-                        yield LaneText(id=f"text-{index}")
-                        yield Static(id=f"figures-{index}", classes="figures", markup=False)
-            yield Static(id="gap", markup=False)
-            yield Sparkline(id="kl")
+    def _parts(self) -> ComposeResult:
+        with Horizontal():
+            for index in range(len(self._lanes)):
+                with Vertical(id=f"lane-{index}", classes="lane"):
+                    yield Static(id=f"heading-{index}", classes="heading", markup=False)
+                    yield LaneText(id=f"text-{index}")
+                    yield Static(id=f"figures-{index}", classes="figures", markup=False)
+        yield Static(id="gap", markup=False)
+        yield Sparkline(id="kl")
 
     def on_mount(self) -> None:
         self._texts = list(self.query(LaneText))
         on_theme(self, self._show_headings)
         self._show_headings()
+        self._ready = True
         self.show_news()
 
     def _show_headings(self) -> None:
@@ -101,16 +84,9 @@ class TwinScreen(SideScreen):
             self.query_one(f"#heading-{index}", Static).update(each.heading(look))
         self._show_figures()
 
-    def show_news(self) -> None:
-        """Show what has come since the last call; figures change less often than anybody reads them."""
-        if not self._texts:  # nothing is there yet to show it
-            return
+    def _show_texts(self) -> None:
         for text, each in zip(self._texts, self._lanes, strict=True):
             text.feed(each.release(self._gap))
-        now, over = time.monotonic(), all(each.ended for each in self._lanes)
-        if now >= self._figures_due or over != self._over:
-            self._figures_due, self._over = now + _FIGURES_PERIOD_S, over
-            self._show_figures()
 
     def _show_figures(self) -> None:
         look = make_look(self.app.theme_variables)
@@ -120,10 +96,8 @@ class TwinScreen(SideScreen):
         line.update(self._gap.words(look) or Text("" if self._over else self.reading, look.muted), layout=False)
         # What reads as 0.0000 is no peak.
         kl.data = [round(nats, 4) for nats in peaks(self._gap.nats, max(8, kl.size.width))]
-        box = line.parent
-        assert isinstance(box, Vertical)
         what = "goes back" if self._over else "stops both"
-        box.border_subtitle = f"← keeps left · → keeps right · ↑ ↓ · esc {what}"
+        self._box.border_subtitle = f"← keeps left · → keeps right · ↑ ↓ · esc {what}"
 
     def action_scroll(self, where: str) -> None:
         """Scroll both texts."""
@@ -133,7 +107,3 @@ class TwinScreen(SideScreen):
     def action_keep(self, index: int) -> None:
         """Keep the left reply (0) or the right one (1)."""
         self._keep(index)
-
-    def action_leave(self) -> None:
-        """Stop both; with nothing to stop, go back."""
-        self._leave()
