@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 from textual.reactive import reactive
@@ -13,6 +13,8 @@ from textual.widget import Widget
 from app.theme import make_look
 
 _GAUGE = 10
+_NAME = 8
+"""Cells of the model's name that stay in a narrow window."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,14 @@ def status_line(status: Status, width: int, variables: dict[str, str]) -> Text:
         right.append("━" * (_GAUGE - filled), look.faint)
         right.append(f" {status.tokens:,}/{status.context:,}", look.muted)
     mark = look.warning if status.busy else look.success if status.context else look.faint
-    left = Text.assemble(("● ", mark), (status.model, look.text + Style(bold=True)))
-    for part in (status.device, status.state):
-        if part:
-            left.append(("  " if left.plain != "● " else "") + part, look.muted)
+    rest = [part for part in (status.device, status.state) if part]
     room = max(0, width - cell_len(right.plain) - 1)
-    if cell_len(left.plain) > room:
-        kept = len(set_cell_size(left.plain, max(0, room - 1)).rstrip())
-        left = left[:kept] + Text("…" if room else "")
+    # Of a model's name the beginning tells enough; what happens now is told whole where there is room for that.
+    model = Text(status.model, look.text + Style(bold=True))
+    model.truncate(max(_NAME, room - 2 - sum(2 + cell_len(part) for part in rest)), overflow="ellipsis")
+    left = Text.assemble(("● ", mark), model)
+    for part in rest:
+        left.append(("  " if left.plain != "● " else "") + part, look.muted)
+    left.truncate(room, overflow="ellipsis" if room else "crop")
     left.pad_right(max(0, width - cell_len(left.plain) - cell_len(right.plain)))
     return left + right

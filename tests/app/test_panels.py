@@ -130,6 +130,12 @@ def test_the_status_fills_its_line(width: int) -> None:
     assert line.plain.endswith("61.3 tok/s  ━━━━━━━━━━ 500/2,048")
 
 
+def test_a_narrow_status_shortens_the_name_before_the_state() -> None:
+    status = Status("SmolLM2-135M-Instruct.Q4_1", "cpu f32", "writing", 20.7, 580, 8192, True)
+    line = status_line(status, 76, {}).plain
+    assert line.startswith("● SmolLM2-135M-Instruct") and "…  cpu f32  writing" in line
+
+
 def test_progress_shows_share_and_amount() -> None:
     first, second = load_text(Loading("fetching\x1b x", 42 * MIB, 94 * MIB), 80, LOOK).plain.split("\n")
     assert first == "fetching␛ x"
