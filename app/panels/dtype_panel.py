@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import DataTable, Static
 
+from app.panels.plan_table import PlanTable
 from app.theme import Look, make_look, on_theme
 
 if TYPE_CHECKING:
@@ -23,12 +24,6 @@ class DtypePanel(Vertical):
 
     DEFAULT_CSS = """
     DtypePanel { background: $background; }
-    DtypePanel DataTable {
-        height: 1fr; background: $background; scrollbar-size: 0 1;
-        &:focus { background-tint: transparent; }
-    }
-    DtypePanel DataTable > .datatable--header { background: $background; color: $primary; text-style: none; }
-    DtypePanel DataTable > .datatable--even-row { background: $background; }
     DtypePanel #plan-detail { height: auto; max-height: 5; padding: 0 1; border-top: solid $border; }
     """
     HELP = """# Dtypes
@@ -46,11 +41,10 @@ class DtypePanel(Vertical):
         self._look: Look | None = None
 
     def compose(self) -> ComposeResult:
-        yield DataTable(id="plan", cursor_type="row", zebra_stripes=False, cell_padding=1)
+        yield PlanTable(_COLUMNS, id="plan")
         yield Static(id="plan-detail", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one(DataTable).add_columns(*_COLUMNS)
         on_theme(self, self._fill)
 
     def show_plans(self, decode: tuple[PlanRow, ...], prefill: tuple[PlanRow, ...]) -> None:
@@ -71,7 +65,7 @@ class DtypePanel(Vertical):
         dispatches = sum(row.dispatches for row in rows)
         self.border_title = f"Dtypes · {self._phase} · {len(rows)} operations, {dispatches} dispatches"
         self.border_subtitle = "tab enters · p prefill/decode"
-        table, look = self.query_one(DataTable), make_look(self.app.theme_variables)
+        table, look = self.query_one(PlanTable), make_look(self.app.theme_variables)
         if rows is self._filled and look == self._look:
             return
         self._filled, self._look = rows, look

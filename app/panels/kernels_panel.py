@@ -13,6 +13,7 @@ from textual.widgets import DataTable, Static
 
 from app.panels.kernel_groups import KernelGroup, group_kernels
 from app.panels.kv_panel import layer_ranges
+from app.panels.plan_table import PlanTable
 from app.theme import Look, make_look, on_theme
 from app.units import format_count
 
@@ -29,12 +30,6 @@ class KernelsPanel(Vertical):
 
     DEFAULT_CSS = """
     KernelsPanel { background: $background; }
-    KernelsPanel DataTable {
-        height: 1fr; background: $background; scrollbar-size: 0 1;
-        &:focus { background-tint: transparent; }
-    }
-    KernelsPanel DataTable > .datatable--header { background: $background; color: $primary; text-style: none; }
-    KernelsPanel DataTable > .datatable--even-row { background: $background; }
     KernelsPanel #kernel-detail { height: auto; max-height: 5; padding: 0 1; border-top: solid $border; }
     KernelsPanel #kernel-times { height: auto; max-height: 3; padding: 0 1; }
     """
@@ -61,12 +56,11 @@ class KernelsPanel(Vertical):
         """What each row of the table shows, with the name of the group that it folds into or unfolds from."""
 
     def compose(self) -> ComposeResult:
-        yield DataTable(id="kernel-table", cursor_type="row", zebra_stripes=False, cell_padding=1)
+        yield PlanTable(_COLUMNS, id="kernel-table")
         yield Static(id="kernel-detail", markup=False)
         yield Static(id="kernel-times", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one(DataTable).add_columns(*_COLUMNS)
         on_theme(self, self._fill)
 
     def show_plans(self, decode: tuple[PlanRow, ...], prefill: tuple[PlanRow, ...]) -> None:
@@ -120,7 +114,7 @@ class KernelsPanel(Vertical):
         dispatches = sum(row.dispatches for row in rows)
         self.border_title = f"Kernels · {self._phase} · {len(rows)} operations, {dispatches} dispatches"
         self.border_subtitle = "tab enters · ⏎ unfolds · p prefill/decode · t times"
-        table, look = self.query_one(DataTable), make_look(self.app.theme_variables)
+        table, look = self.query_one(PlanTable), make_look(self.app.theme_variables)
         self._filled = (self._phase, rows, look)
         whole, split = sum(times.ops) if times else 0.0, len({row.device for row in rows}) > 1
         kept = self._lines[table.cursor_row][0] if table.cursor_row < len(self._lines) else ""

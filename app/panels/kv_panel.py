@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
 
 from app.panels.body import Body
-from app.theme import Look, make_look, on_theme
+from app.panels.live_panel import LivePanel
+from app.theme import Look, make_look
 from app.units import format_bytes, format_count
 from inference.events import KV_STATES, KvMapGroup
 
@@ -20,13 +20,9 @@ _NOT_TAKEN = "·"
 _GLYPHS = {"k": "█", "h": "█", "b": "█", "c": "▓", "q": "▒", "d": "▒", "s": "▚", "o": "░", "f": "▁"}
 
 
-class KvPanel(VerticalScroll):
-    """Shows the latest map; works only while it is open."""
+class KvPanel(LivePanel):
+    """Shows the latest map."""
 
-    DEFAULT_CSS = """
-    KvPanel { background: $background; padding: 0 1; scrollbar-size-vertical: 1; }
-    KvPanel Static { width: 100%; }
-    """
     HELP = """# KV map
 
     The KV cache by layers, each cell some tokens or slots, coloured by what they are: hot, cold, quantised, shared or
@@ -35,26 +31,15 @@ class KvPanel(VerticalScroll):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.display = False
         self._groups: tuple[KvMapGroup, ...] = ()
 
     def compose(self) -> ComposeResult:
         yield Body(id="kv-body")
 
-    def on_mount(self) -> None:
-        on_theme(self, self._draw)
-
     def show_map(self, groups: tuple[KvMapGroup, ...]) -> None:
         """Take a new map; an empty one when no model is loaded."""
         self._groups = groups
-        if self.display:
-            self._draw()
-
-    def on_show(self) -> None:
-        self._draw()
-
-    def on_resize(self) -> None:
-        self._draw()
+        self._changed()
 
     def _draw(self) -> None:
         look = make_look(self.app.theme_variables)

@@ -9,15 +9,16 @@ from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
 
 from app.lora_command import Strengths
+from app.panels.live_panel import LivePanel
 from app.panels.lora_cost import LoraCost, cost_text
 from app.panels.lora_row import LoraRow
-from app.theme import make_look, on_theme
+from app.theme import make_look
 
 if TYPE_CHECKING:
     from inference.lora.adapter_set import AppliedAdapter
@@ -49,7 +50,7 @@ class AddRow(Widget, can_focus=True):
         self._chosen()
 
 
-class LoraPanel(VerticalScroll, can_focus=False):
+class LoraPanel(LivePanel, can_focus=False):
     """Rows that the person moves, and below them the cost.
 
     `change` is called with the strengths that the person wants once what is moved has come to rest; `add` where the
@@ -57,15 +58,14 @@ class LoraPanel(VerticalScroll, can_focus=False):
     """
 
     DEFAULT_CSS = """
-    LoraPanel { background: $background; padding: 0 1; scrollbar-size-vertical: 1; }
-    LoraPanel Vertical, LoraPanel Static { height: auto; width: 100%; }
+    LoraPanel Vertical { height: auto; width: 100%; }
     """
     HELP = """# LoRA adapters
 
     A row an adapter with its strength, and below them what they cost. A change is used from the next reply on, which
     computes the conversation anew; digits and enter set a strength, from -4 to 4."""
     BORDER_TITLE = "LoRA adapters"
-    BORDER_SUBTITLE = "← → 0.1 · shift 0.01 · digits, enter · space off/on · del drops · a adds"
+    BORDER_SUBTITLE = "← → 0.1 · digits · space off/on · del drops · a adds"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "The adapter above", show=False, id="lora.up"),
         Binding("down", "move(1)", "The adapter below", show=False, id="lora.down"),
@@ -76,7 +76,6 @@ class LoraPanel(VerticalScroll, can_focus=False):
         super().__init__(id="lora")
         self._change = change
         self._add = add
-        self.display = False
         self._wanted: dict[str, float] = {}
         self._waiting = False
         self._settles: Timer | None = None
@@ -86,9 +85,6 @@ class LoraPanel(VerticalScroll, can_focus=False):
         yield Vertical(id="lora-rows")
         yield AddRow(self._add)
         yield Static(id="lora-cost", markup=False)
-
-    def on_mount(self) -> None:
-        on_theme(self, self._draw)
 
     def show_adapters(self, adapters: Sequence[AppliedAdapter], cost: LoraCost) -> None:
         """Take what is in use now. A strength that the person has moved since then stays as it is wanted."""
@@ -112,14 +108,7 @@ class LoraPanel(VerticalScroll, can_focus=False):
     def show_cost(self, cost: LoraCost) -> None:
         """Take new figures."""
         self._cost = cost
-        if self.display:
-            self._draw()
-
-    def on_show(self) -> None:
-        self._draw()
-
-    def on_resize(self) -> None:
-        self._draw()
+        self._changed()
 
     def _draw(self) -> None:
         self.query_one("#lora-cost", Static).update(cost_text(self._cost, make_look(self.app.theme_variables)))

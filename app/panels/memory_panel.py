@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
 
 from app.panels.body import Body
-from app.theme import Look, make_look, on_theme
+from app.panels.live_panel import LivePanel
+from app.theme import Look, make_look
 from app.units import format_bytes, format_count
 from inference.events import KvStats, MemoryStats
 
@@ -22,12 +22,11 @@ _LIMITS = {
 }
 
 
-class MemoryPanel(VerticalScroll):
-    """Shows the latest `MemoryStats` and `KvStats`; works only while it is open."""
+class MemoryPanel(LivePanel):
+    """Shows the latest `MemoryStats` and `KvStats`."""
 
     DEFAULT_CSS = """
-    MemoryPanel { background: $background; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
-    MemoryPanel Static { width: 100%; }
+    MemoryPanel { scrollbar-gutter: stable; }
     """
     HELP = """# Memory
 
@@ -37,27 +36,16 @@ class MemoryPanel(VerticalScroll):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.display = False
         self._memory: MemoryStats | None = None
         self._kv: KvStats | None = None
 
     def compose(self) -> ComposeResult:
         yield Body(id="memory-body")
 
-    def on_mount(self) -> None:
-        on_theme(self, self._draw)
-
     def show_stats(self, memory: MemoryStats | None, kv: KvStats | None) -> None:
         """Take new figures; None, None when no model is loaded."""
         self._memory, self._kv = memory, kv
-        if self.display:
-            self._draw()
-
-    def on_show(self) -> None:
-        self._draw()
-
-    def on_resize(self) -> None:
-        self._draw()
+        self._changed()
 
     def _draw(self) -> None:
         look = make_look(self.app.theme_variables)

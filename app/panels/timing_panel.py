@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
 from textual.widgets import Sparkline, Static
 
 from app.panels.body import Body
+from app.panels.live_panel import LivePanel
 from app.panels.reply_trace import ReplyTrace
 from app.panels.timing_figures import head_text, spans_text, timing_figures, token_speeds
-from app.theme import make_look, on_theme
+from app.theme import make_look
 
 
-class TimingPanel(VerticalScroll):
-    """Shows the figures of the last reply; works only while it is open."""
+class TimingPanel(LivePanel):
+    """Shows the figures of the last reply."""
 
     DEFAULT_CSS = """
-    TimingPanel { background: $background; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
-    TimingPanel Static { width: 100%; height: auto; }
+    TimingPanel { scrollbar-gutter: stable; }
     TimingPanel .timing-label { color: $foreground 60%; }
     TimingPanel Sparkline { width: 100%; height: 2; }
     """
@@ -29,7 +28,6 @@ class TimingPanel(VerticalScroll):
 
     def __init__(self, trace: ReplyTrace, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.display = False
         self._trace = trace
         self._gpu = False
         self._moved = 0
@@ -42,23 +40,13 @@ class TimingPanel(VerticalScroll):
         yield Sparkline(id="timing-walls")
         yield Body(id="timing-spans")
 
-    def on_mount(self) -> None:
-        on_theme(self, self._draw)
-
     def show_device(self, device: str, moved: int) -> None:
         """Where the model runs, and what a token moves between devices, in bytes."""
         self._gpu, self._moved = device == "webgpu", moved
 
     def show_reply(self) -> None:
         """Take what is new in the trace."""
-        if self.display:
-            self._draw()
-
-    def on_show(self) -> None:
-        self._draw()
-
-    def on_resize(self) -> None:
-        self._draw()
+        self._changed()
 
     def _draw(self) -> None:
         look, figures = make_look(self.app.theme_variables), timing_figures(self._trace)

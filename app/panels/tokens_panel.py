@@ -33,7 +33,7 @@ class TokensPanel(Vertical):
     The last reply by tokens, coloured by how likely each was; beside them the facts of the marked one and what else
     the model might have said. Choosing another one lets the reply go on from there, as a branch."""
     BORDER_TITLE = "Tokens"
-    BORDER_SUBTITLE = "tab enters · ⏎ alternatives, ⏎ goes on from one · d digits"
+    BORDER_SUBTITLE = "tab enters · ⏎ alternatives, ⏎ picks one · d digits"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", "The token before", show=False, id="tokens.left"),
         Binding("right", "move(1)", "The next token", show=False, id="tokens.right"),
