@@ -94,9 +94,8 @@ class Lane(Candidate):
         parts += [reason_words(self.reason)] if self.ended else []
         line = Text(" · ".join(filter(None, parts)), look.text)
         if stats is not None:
-            shared = " (shared)" if self.about.shares else ""
-            weights = f"weights {format_bytes(stats.memory.weights_bytes)}{shared}"
-            line.append(f"\nKV {format_bytes(stats.kv.allocated_bytes)} · {weights}", look.muted)
+            weights = "shared" if self.about.shares else format_bytes(stats.memory.weights_bytes)
+            line.append(f"\nKV {format_bytes(stats.kv.allocated_bytes)} · weights {weights}", look.muted)
         return line
 
     def _keep(self, position: int) -> None:
