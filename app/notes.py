@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.engine_events import Loaded
@@ -13,6 +13,7 @@ from inference.kv.names import SUMMARIES
 
 if TYPE_CHECKING:
     from app.engine_protocol import InfoLike
+    from app.store.records import Message
     from inference.lora.adapter_set import AppliedAdapter
 
 _REASONS: Mapping[str | None, str] = {
@@ -23,6 +24,7 @@ _REASONS: Mapping[str | None, str] = {
     "error": "broken off",
     None: "cut off",  # the program ended before the reply did
 }
+NO_REPLY = "No reply. /retry asks again; another message takes the place of this one."
 CUT_OFF = frozenset({"length", "cancelled", "error", None})
 """Why replies end that can go on."""
 
@@ -76,8 +78,9 @@ def figures_line(reason: str | None, figures: Mapping[str, Any], adapters: str =
     return " · ".join(part for part in (*parts, adapters) if part)
 
 
-def full_context_note(oldest: str, context: int) -> str:
-    """What can be done where a conversation, which begins with that question, fills the context of so many tokens."""
+def full_context_note(given: Iterable[Message], context: int) -> str:
+    """What can be done where these messages and a reply fill the context of so many tokens."""
+    oldest = next((message.text for message in given if message.role == "user"), "")
     first = f" ({visible(shortened(oldest))})" if oldest else ""
     return (
         f"The context of {context:,} tokens is full. /drop leaves out the oldest question and its reply{first}, "

@@ -8,6 +8,7 @@ from itertools import pairwise
 from rich.text import Text
 
 from app.theme import Look
+from app.units import format_count
 from inference.twin_events import Divergence, KlDivergence, NoKlDivergence
 
 
@@ -36,14 +37,14 @@ class TwinGap:
         """Whether it is known that the lanes differ at or before that token, do not, or will not be compared there."""
         return position < len(self.nats) or self.diverged is not None or bool(self.reason)
 
-    def words(self, look: Look) -> Text:
-        """The figures in one line."""
+    def words(self, look: Look, written: int) -> Text:
+        """The figures in one line; `written` are the tokens of the longer lane, whose end is compared too."""
         line = Text()
         if self.nats:
             line.append("KL ", look.muted).append(f"{self.nats[-1]:.4f}", look.text).append(" nats · mean ", look.muted)
             line.append(f"{self.mean:.4f}", look.text).append(" · ", look.muted)
             if self.diverged is None:
-                line.append(f"the same {len(self.nats):,} tokens so far", look.success)
+                line.append(f"the same {format_count(min(len(self.nats), written), 'token')} so far", look.success)
             else:
                 line.append(f"they part at token {self.diverged + 1:,}", look.accent)
         if self.reason:

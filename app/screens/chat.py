@@ -38,6 +38,7 @@ from app.screens.history_control import HistoryControl
 from app.screens.lora_control import LoraControl
 from app.screens.message_control import MessageControl
 from app.screens.model_control import ModelControl
+from app.screens.side_replies import ChatParts
 from app.screens.slash_commands import COMMANDS, run_command
 from app.screens.twin_control import TwinControl
 from app.slash import parse_slash
@@ -174,9 +175,11 @@ class ChatScreen(Screen[None]):
         self.messages: MessageControl = MessageControl(
             self.conversation, self._transcript, self._prompt, self._bar, self.hint
         )
-        beside = engine, self.conversation, self.messages, self._transcript, self._status, self.note, self.hint
-        self.alternatives: AlternativesControl = AlternativesControl(*beside)
-        self.twin: TwinControl = TwinControl(*beside, self.model, self.loras)
+        parts = ChatParts(
+            engine, self.conversation, self.messages, self._transcript, self._status, self.note, self.hint
+        )
+        self.alternatives: AlternativesControl = AlternativesControl(parts)
+        self.twin: TwinControl = TwinControl(parts, self.model, self.loras)
         self.copying: CopyControl = CopyControl(
             self.conversation, self.messages, lambda text, what: self.post_message(self.Copying(text, what)), self.hint
         )

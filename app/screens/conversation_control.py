@@ -10,7 +10,7 @@ from typing import Any
 from app.conversation import Answer, engine_messages, finish_answer, keep_answer, oldest_exchanges
 from app.engine_events import Failed, Generate, ReplyEvent, ReplyStarted
 from app.engine_thread import EngineThread
-from app.notes import CUT_OFF, adapter_words, dropped_note, figures_line, full_context_note, reply_name
+from app.notes import CUT_OFF, NO_REPLY, adapter_words, dropped_note, figures_line, full_context_note, reply_name
 from app.screens.branch_view import BranchView, place
 from app.screens.lora_control import LoraControl
 from app.screens.model_control import ModelControl
@@ -260,7 +260,7 @@ class ConversationControl:
             for event in self._engine.drain():
                 if isinstance(event, ReplyEvent) and isinstance(event.event, Token) and event.reply == answer.number:
                     answer.take(event.event)
-            self._save(answer)
+            keep_answer(self.tree, answer)
             if answer.message is not None:
                 finish_answer(self.tree, answer, "cancelled", {})
 
@@ -272,14 +272,11 @@ class ConversationControl:
             self._show(self._answer)
 
     def _show(self, answer: Answer) -> None:
-        self._save(answer)
+        keep_answer(self.tree, answer)
         thought, text = answer.release()
         if thought:
             self._transcript.think(thought, answer.thought_tokens, answer.thought_s)
         self._transcript.feed(text)
-
-    def _save(self, answer: Answer) -> None:
-        keep_answer(self.tree, answer)
 
     def on_event(self, wrapped: ReplyEvent) -> None:
         """One event of a reply."""
@@ -307,8 +304,7 @@ class ConversationControl:
             case Finished():
                 self._finish(answer, event.reason, asdict(event.timings))
                 if event.reason == "context":
-                    oldest = next((message.text for message in answer.given if message.role == "user"), "")
-                    self._note(full_context_note(oldest, self._status.status.context), "notice")
+                    self._note(full_context_note(answer.given, self._status.status.context), "notice")
                 self._status.change(rate=event.timings.decode_tps)
                 self._loras.on_reply(event.timings.decode_tps)
 
@@ -333,7 +329,7 @@ class ConversationControl:
         answer = self._answer
         if answer is None or answer.number != reply:
             return
-        self._save(answer)
+        keep_answer(self.tree, answer)
         why = "" if event.cancelled else event.message
         if answer.message is None:
             self._give_up(answer, why)
@@ -354,6 +350,6 @@ class ConversationControl:
         self._transcript.cut(question)
         await self.view.show_from(self.tree, question)
         if self.tree.active == question:
-            self._note("No reply. /retry asks again; another message takes the place of this one.", "notice")
+            self._note(NO_REPLY, "notice")
         if why:
             self._note(why, "error")

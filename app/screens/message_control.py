@@ -43,7 +43,7 @@ class MessageControl:
     def choose(self, step: int) -> None:
         """Choose the message before (-1) or after (1) the chosen one; the last one first, and none after it."""
         tree, view = self._conversation.tree, self._conversation.view
-        if self.editing is not None or view.busy or self._conversation.busy:
+        if self.editing is not None or view.busy or not self._conversation.is_free("Then a message can be chosen."):
             return
         path = [node.id for node in tree.path()]
         at = (path.index(self.chosen.id) if self.chosen else len(path)) + step

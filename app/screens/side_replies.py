@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 from app.candidates import Candidate
 from app.conversation import engine_messages, finish_answer, keep_answer
 from app.engine_events import Command, Failed, ManyEvent, ReplyStarted
 from app.engine_thread import EngineThread
-from app.notes import full_context_note, shortened
+from app.notes import NO_REPLY, full_context_note, shortened
 from app.sanitize import visible
 from app.screens.conversation_control import ConversationControl
 from app.screens.message_control import MessageControl
@@ -25,34 +25,37 @@ from inference.events import Finished, Notice, Prefill, Token
 C = TypeVar("C", bound=Candidate)
 
 
+@dataclass(frozen=True)
+class ChatParts:
+    """The parts of the chat that replies need. `note` writes in the transcript, `hint` shows a passing message."""
+
+    engine: EngineThread
+    conversation: ConversationControl
+    messages: MessageControl
+    transcript: Transcript
+    status: StatusBar
+    note: Callable[[str, NoteKind], None]
+    hint: Callable[[str], None]
+
+
 class SideReplies(Generic[C]):
     """Asks for the replies, keeps them in the history as they grow, and shows the one that is chosen.
 
-    `note` writes in the transcript, `hint` shows a passing message. The conversation is lent to it meanwhile.
+    The conversation is lent to it meanwhile.
     """
 
-    def __init__(
-        self,
-        engine: EngineThread,
-        conversation: ConversationControl,
-        messages: MessageControl,
-        transcript: Transcript,
-        status: StatusBar,
-        note: Callable[[str, NoteKind], None],
-        hint: Callable[[str], None],
-    ) -> None:
-        self._engine = engine
-        self._conversation = conversation
-        self._messages = messages
-        self._transcript = transcript
-        self._status = status
-        self._note = note
-        self._hint = hint
+    def __init__(self, chat: ChatParts) -> None:
+        self._engine = chat.engine
+        self._conversation = chat.conversation
+        self._messages = chat.messages
+        self._transcript = chat.transcript
+        self._status = chat.status
+        self._note = chat.note
+        self._hint = chat.hint
         self._candidates: Sequence[C] = ()
         self._screen: SideScreen | None = None
         self._number = 0
         self._open = False
-        self._stopped = False
         self._why = ""
         self._kept: int | None = None
         self._leaf: int | None = None
@@ -74,7 +77,7 @@ class SideReplies(Generic[C]):
         """Let the model write these replies to a question."""
         self._candidates = candidates
         self._leaf = self._conversation.tree.active
-        self._stopped, self._kept, self._why = False, None, ""
+        self._kept, self._why = None, ""
         self._number = candidates[0].answer.number
         self._open = self._conversation.lent = True
         self._status.change(state="writing", busy=True, rate=0.0)
@@ -86,7 +89,7 @@ class SideReplies(Generic[C]):
         except HistoryError as error:
             self._break_off("error", str(error))
             return
-        if self._stopped:  # before the engine knew of it
+        if all(each.answer.stopped for each in self._candidates):  # before the engine knew of it
             self._break_off("cancelled", "")
             return
         for each in self._candidates:
@@ -99,7 +102,8 @@ class SideReplies(Generic[C]):
     def stop(self) -> None:
         """Stop all that is being written."""
         if self._writing:
-            self._stopped = True
+            for each in self._candidates:
+                each.answer.stopped = True
             self._engine.cancel()
 
     def _keep(self, index: int) -> None:
@@ -142,7 +146,7 @@ class SideReplies(Generic[C]):
                 candidate.answer.begin(event.marks, event.thinking)
             case Token():
                 # What was sampled before the engine heard of the stop is not shown; held-back text (id -1) is.
-                if event.id < 0 or not (self._stopped or candidate.answer.stopped):
+                if event.id < 0 or not candidate.answer.stopped:
                     candidate.take(event)
             case Prefill() if self._screen is not None:
                 self._screen.reading = f"reading {event.done}/{event.total}"
@@ -232,10 +236,8 @@ class SideReplies(Generic[C]):
             beside = format_count(others, "other reply", "other replies")
             self._note(f"{beside} beside it: alt+left and alt+right go from branch to branch.", "notice")
         elif old is None and not after:
-            self._note("No reply. /retry asks again; another message takes the place of this one.", "notice")
+            self._note(NO_REPLY, "notice")
         if self._why:
             self._note(self._why, "error")
         if any(each.reason == "context" for each in self._candidates):
-            given = self._candidates[0].answer.given
-            oldest = next((message.text for message in given if message.role == "user"), "")
-            self._note(full_context_note(oldest, self._status.status.context), "notice")
+            self._note(full_context_note(self._candidates[0].answer.given, self._status.status.context), "notice")

@@ -93,7 +93,8 @@ class TwinScreen(SideScreen):
         for index, each in enumerate(self._lanes):
             self.query_one(f"#figures-{index}", Static).update(each.figures(look), layout=False)
         line, kl = self.query_one("#gap", Static), self.query_one("#kl", Sparkline)
-        line.update(self._gap.words(look) or Text("" if self._over else self.reading, look.muted), layout=False)
+        words = self._gap.words(look, max(each.tokens for each in self._lanes))
+        line.update(words or Text("" if self._over else self.reading, look.muted), layout=False)
         # What reads as 0.0000 is no peak.
         kl.data = [round(nats, 4) for nats in peaks(self._gap.nats, max(8, kl.size.width))]
         what = "goes back" if self._over else "stops both"

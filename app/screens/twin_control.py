@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from app.engine_events import Command, Failed, ManyEvent
-from app.engine_thread import EngineThread
 from app.sanitize import visible
-from app.screens.conversation_control import ConversationControl
 from app.screens.lora_control import LoraControl
-from app.screens.message_control import MessageControl
 from app.screens.model_control import ModelControl
-from app.screens.side_replies import SideReplies
+from app.screens.side_replies import ChatParts, SideReplies
 from app.screens.twin import TwinScreen
 from app.twin_command import DIFFERENCES, UnclearTwin, parse_twin
 from app.twin_engine import GapEvent, GenerateTwin, SetTwin, TwinSet
 from app.twin_gap import TwinGap
 from app.twin_lane import Lane, LaneHeading
-from app.widgets.render import NoteKind
-from app.widgets.status_bar import StatusBar
-from app.widgets.transcript import Transcript
 from inference.events import Finished, Stats
 
 
 class TwinControl(SideReplies[Lane]):
     """Asks for the second lane and for the replies in both, and shows how far they are apart."""
 
-    def __init__(
-        self,
-        engine: EngineThread,
-        conversation: ConversationControl,
-        messages: MessageControl,
-        transcript: Transcript,
-        status: StatusBar,
-        note: Callable[[str, NoteKind], None],
-        hint: Callable[[str], None],
-        model: ModelControl,
-        loras: LoraControl,
-    ) -> None:
-        super().__init__(engine, conversation, messages, transcript, status, note, hint)
-        conversation.ask_otherwise = self._ask
+    def __init__(self, chat: ChatParts, model: ModelControl, loras: LoraControl) -> None:
+        super().__init__(chat)
+        chat.conversation.ask_otherwise = self._ask
         self._model = model
         self._loras = loras
         self._gap = TwinGap()
