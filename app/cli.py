@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 the work failed, with one line on stderr; 2 wrong usage; 1
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import sys
@@ -48,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise UsageError("--raw sends the text alone; it cannot be used with --system")
             if flags.get("resume") and not _has_screen(flags):
                 raise UsageError("--continue needs a terminal, and no other command beside it")
-            return _command(flags, sources)(sources.given | flags)
+            code = _command(flags, sources)(sources.given | flags)
+            sys.stdout.flush()
+            return code
         except UsageError as error:
             _complain(str(error))
             return 2
@@ -59,13 +62,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(file=sys.stderr)
             return 130
         except BrokenPipeError:
-            # Whoever read the output has enough; Python must not complain about it at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            # Whoever read the output has enough.
+            _silence_stdout()
             return 0
         except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                _silence_stdout()
+                _complain(f"{error.filename or 'the output'} could not be written: the disk is full")
+                return 1
             logging.getLogger(__name__).exception("unexpected error")
             _complain(f"unexpected error, {type(error).__name__}: {error}; the details are in {log}")
             return 1
+
+
+def _silence_stdout() -> None:
+    """Python must not complain at exit about what is left in the buffer."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _complain(message: str) -> None:

@@ -279,6 +279,22 @@ def test_a_reader_that_leaves_is_no_error(chat: Any, model: str) -> None:
     assert command.wait(20) == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("arguments", [("ask", "x"), ("models",)])
+def test_a_full_disk_is_one_line_and_1(model: str, homeless: Path, arguments: tuple[str, ...]) -> None:
+    code = (
+        "import sys; from app.cli import main; from inference.engine import Engine\n"
+        "from tests.app.scripted_engine import Script, ScriptedEngine\n"
+        "Engine.open = lambda path, **options: ScriptedEngine(Script(pieces=('word',)))\n"
+        f"sys.exit(main({[*arguments, *(['-m', model] if arguments[0] == 'ask' else [])]!r}))"
+    )
+    with Path("/dev/full").open("w") as full:
+        run = [sys.executable, "-c", code]
+        done = subprocess.run(run, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert "the disk is full" in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_the_catalogue_is_listed(chat: Any, capfd: pytest.CaptureFixture[str]) -> None:
     assert chat("models") == 0
     lines = capfd.readouterr().out.splitlines()
