@@ -58,7 +58,7 @@ class Candidate:
         if self.ended:
             state = reason_words(self.reason) or "finished"
         rate = f" · {self.rate:.1f} tok/s" if self.rate else ""
-        return f"Reply {self.number}: {state} · {format_count(self.tokens, 'token')}{rate}"
+        return f"{state} · {format_count(self.tokens, 'token')}{rate}"
 
 
 def together(candidates: Sequence[Candidate]) -> str:
@@ -69,7 +69,7 @@ def together(candidates: Sequence[Candidate]) -> str:
     if not firsts:
         return ""
     rate = _rate(tokens - len(firsts), min(firsts), max(lasts))
-    return f"together {tokens:,} tokens" + (f" · {rate:.1f} tok/s" if rate else "")
+    return f"all: {tokens:,} tokens" + (f" · {rate:.1f} tok/s" if rate else "")
 
 
 def _rate(tokens: int, first_at: float | None, last_at: float | None) -> float:

@@ -117,7 +117,7 @@ def place_note(asked: str, gpu_layers: int | None, info: InfoLike | None) -> str
     """What runs where now and how that is changed; `asked` is not a number of layers, or ""."""
     unknown = f"{visible(asked)} is not a number of layers. " if asked else ""
     where = "" if info is None else f" Now: {info.placement or f'all on {info.device}'}."
-    asked_for = f"It is {layers_words(gpu_layers)}."
+    asked_for = f"Asked for: {layers_words(gpu_layers)}."
     how = "/place with a number runs so many of the first layers on WebGPU, /place auto as many as fit."
     return f"{unknown}{how} {asked_for}{where}"
 

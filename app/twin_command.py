@@ -52,7 +52,7 @@ def differences(typed: str) -> Iterable[Choice]:
     if equals:
         known = values.get(name, {})
         return [Choice(f"{before}{space}{name}={each} ", each, known[each]) for each in matching(known, value)]
-    off = [] if space else [Choice("off", "off", "one lane again")] if "off".startswith(word) else []
+    off = [] if space else [Choice("off", "off", "one reply to each message again")] if "off".startswith(word) else []
     found = [Choice(f"{before}{space}{each}=", f"{each}=", DIFFERENCES[each]) for each in matching(DIFFERENCES, word)]
     return [*found, *off]
 

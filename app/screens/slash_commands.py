@@ -96,7 +96,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "twin": Command(
         "[NAME=VALUE ...|off]",
-        "answer in a second lane too, which differs in its KV layout, sampling, dtype, adapters or model",
+        "answer each message twice, side by side: the second time with another KV layout, sampling, adapter, model …",
         lambda chat, argument: chat.twin.run(argument),
     ),
     "fork": Command(

@@ -93,7 +93,7 @@ class TwinControl(SideReplies[Lane]):
 
     def _one_lane(self) -> None:
         self._set = None
-        self._note("Twin lanes are off: one lane answers again.", "notice")
+        self._note("Twin lanes are off: each message has one answer again.", "notice")
 
     def _opened(self) -> None:
         self._model.loading = False
@@ -103,14 +103,16 @@ class TwinControl(SideReplies[Lane]):
         if self._set is not None and self._set.changes is not None:
             words = visible(self._set.changes.words)
             self._note(
-                f"Twin lanes are on: {words}. Each message is answered twice, side by side, one token of each lane in "
-                "turn; from where they part, a third pass measures how far. /twin off ends that.",
+                f"Twin lanes are on: {words}. Each message is answered twice, side by side: on the left as the chat "
+                "is, on the right with that. /twin off ends it.",
                 "notice",
             )
         else:
             what = "\n".join(f"{name}: {each}" for name, each in DIFFERENCES.items())
             self._note(
-                f"Twin lanes are off. /twin NAME=VALUE ... answers in a second lane too, with:\n{what}", "notice"
+                "Twin lanes are off. /twin NAME=VALUE ..., such as /twin kv=tiered-int4, has each message answered "
+                f"twice, side by side; the second reply has:\n{what}",
+                "notice",
             )
 
     def _ask(self, question: int) -> bool:

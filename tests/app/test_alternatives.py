@@ -75,7 +75,7 @@ async def test_one_is_kept_and_the_others_are_branches(make_app: MakeApp, size: 
     async with app.run_test(size=size) as pilot:
         await ask(pilot)
         await until(pilot, lambda: "One is short." in text(pilot))
-        await until(pilot, lambda: "finished · 3 tokens" in figures(pilot) and "together 11 tokens" in figures(pilot))
+        await until(pilot, lambda: "finished · 3 tokens" in figures(pilot) and "all: 11 tokens" in figures(pilot))
         assert [label.partition(" ·")[0] for label in labels(pilot)] == ["1 ✓ 3", "2 ✓ 5", "3 ✓ 3"]
         await pilot.press("right", "right")
         await until(pilot, lambda: "␛[31mred." in text(pilot) and "[b]is[/b]" in text(pilot))

@@ -120,7 +120,7 @@ async def test_one_is_kept_and_the_conversation_goes_on_from_it(thread: EngineTh
         await tell(pilot, "/alternatives 4")
         await until(pilot, lambda: at_tabs(pilot))
         await until(pilot, lambda: all(each.ended for each in screen(pilot)._candidates))
-        await until(pilot, lambda: "10 tokens" in figures(pilot) and "together 40 tokens" in figures(pilot))
+        await until(pilot, lambda: "10 tokens" in figures(pilot) and "all: 40 tokens" in figures(pilot))
         await pilot.press("right", "right", "enter")
         await closed(pilot)
         made = replies(pilot)

@@ -28,7 +28,7 @@ async def test_what_is_no_number_of_layers_tells_how_it_is(make_app: MakeApp) ->
     async with app.run_test() as pilot:
         await loaded(pilot)
         await say(pilot, "/place")
-        await until(pilot, lambda: "It is as many layers as fit. Now: all on cpu." in said(pilot))
+        await until(pilot, lambda: "Asked for: as many layers as fit. Now: all on cpu." in said(pilot))
         await say(pilot, "/place -3")
         await until(pilot, lambda: "-3 is not a number of layers." in said(pilot))
     assert len(app.engines) == 1
