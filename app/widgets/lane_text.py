@@ -21,7 +21,10 @@ class LaneText(ScrollView):
     """Shows text that is fit for the screen, and follows its end unless the person has scrolled up."""
 
     DEFAULT_CSS = """
-    LaneText { height: 1fr; padding: 0 1; background: $background; scrollbar-size-vertical: 1; overflow-x: hidden; }
+    LaneText {
+        height: 1fr; padding: 0 1; background: $background; overflow-x: hidden;
+        scrollbar-size-vertical: 1; scrollbar-gutter: stable;
+    }
     """
     can_focus = False
 
