@@ -94,7 +94,8 @@ def save_values(changes: Mapping[str, Any], path: Path) -> str:
             _change(document, name, value)
         _replace(file, tomlkit.dumps(document))
     except (OSError, ValueError, TOMLKitError) as error:
-        return f"The settings could not be saved to {path}, which stays as it was: {error}"
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return f"The settings could not be saved to {path}, which stays as it was: {why}"
     return ""
 
 
