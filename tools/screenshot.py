@@ -19,7 +19,7 @@ from app.settings import Sources
 from app.start import Start
 from app.store.store import Store
 from app.widgets.status_bar import StatusBar
-from inference import Engine, Sampling
+from inference import Engine
 from inference.catalog import load_catalog
 from inference.hub import default_store
 
@@ -64,10 +64,11 @@ async def take(model: str, device: str) -> dict[str, str]:
         lambda path, kv, progress, **more: Engine.open(path, device=device, kv=kv, progress=progress, **more),
         partial(resolve_adapter, store=store),
     )
-    start = Start(model or catalog.starter, Sampling(temperature=0), max_tokens=200)
+    start = Start(model or catalog.starter)
     with tempfile.TemporaryDirectory() as folder:
         list_models, find_fit = partial(model_entries, catalog, store), FitFinder(EngineOptions(device=device))
-        sources = Sources(Path(folder) / "settings.toml", {"theme": "glass"})
+        settings = {"theme": "glass", "temperature": 0.0, "max_tokens": 200}
+        sources = Sources(Path(folder) / "settings.toml", settings)
         app = ChatApp(engine, Store(Path(folder) / "history.db"), list_models, find_fit, sources, start)
         async with app.run_test(size=(120, 44)) as pilot:
 
