@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from app.chat_app import ChatApp
 from app.engine_thread import EngineThread
@@ -56,7 +57,7 @@ PICTURES = (
 )
 
 
-async def take(model: str, device: str) -> dict[str, str]:
+async def take(model: str, device: Literal["auto", "webgpu", "cpu"]) -> dict[str, str]:
     """The screens as SVG by their file's name."""
     catalog, store = load_catalog(), default_store()
     engine = EngineThread(
