@@ -13,7 +13,7 @@ _MAX_LOG_BYTES = 1_000_000
 
 
 def start_log(path: Path) -> Path:
-    """Send Python's own log to `path`, and return it; the null device where no file can be written there.
+    """Send Python's own log and warnings to `path`, and return it; the null device where no file can be written there.
 
     A log past 1 MB is moved aside, replacing the one moved aside before it.
     """
@@ -27,6 +27,7 @@ def start_log(path: Path) -> Path:
     logging.basicConfig(
         handlers=[handler], level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logging.captureWarnings(True)
     return path
 
 

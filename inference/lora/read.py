@@ -30,7 +30,8 @@ def read_adapter(path: Path, config: ModelConfig) -> Adapter:
     except BadAdapter:
         raise
     except (GlasschatError, OSError) as error:
-        raise BadAdapter(f"adapter {path}: {error}") from None
+        named = "" if str(error).startswith(str(path)) else f"{path}: "
+        raise BadAdapter(f"adapter {named}{error}") from None
 
 
 def _read_peft(folder: Path, config: ModelConfig) -> Adapter:

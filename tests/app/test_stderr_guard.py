@@ -43,3 +43,13 @@ def test_a_long_log_is_moved_aside(tmp_path: Path) -> None:
 def test_without_a_place_for_the_log_there_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert start_log(tmp_path / "file" / "log") == Path(os.devnull)
+
+
+def test_warnings_of_python_go_to_the_log(tmp_path: Path) -> None:
+    code = (
+        "import sys, warnings; from pathlib import Path; from app.stderr_guard import start_log\n"
+        "start_log(Path(sys.argv[1])); warnings.warn('overflow')"
+    )
+    log = tmp_path / "log"
+    done = subprocess.run([sys.executable, "-c", code, str(log)], cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr == "" and "overflow" in log.read_text()

@@ -219,8 +219,9 @@ def test_damaged_files(tmp_path: Path, config: ModelConfig) -> None:
     weights = path / "adapter_model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-10])
-    with pytest.raises(BadAdapter, match=r"adapter_model\.safetensors"):
+    with pytest.raises(BadAdapter, match=r"adapter_model\.safetensors") as told:
         read_adapter(path, config)
+    assert str(told.value).count(str(path)) == 1
     weights.write_bytes(whole)
     assert load_file(weights)
     (path / "adapter_config.json").write_text("{")
