@@ -330,6 +330,8 @@ def _bench(given: Given) -> int:
     if given["matmul"]:
         if prompts or generate or depths or given["batch"]:
             raise UsageError("--matmul takes no --prompt, --gen, --depth or --batch: it runs no model")
+        if given.get("device") == "cpu":
+            raise UsageError("--matmul measures WebGPU; use it without --device cpu, or with --device webgpu")
         return reports.bench_matmul(given["matmul"], given["json"])
     if given["random"] and isinstance(layouts, tuple):
         raise UsageError("KV layouts are compared on a text, which a model with random weights does not know")

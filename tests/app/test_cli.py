@@ -155,6 +155,7 @@ def test_the_last_model_used_is_used_again(chat: Any, model: str) -> None:
         ("bench", "--random", "9b"),
         ("bench", "--matmul", "--depth", "5"),
         ("bench", "--matmul", "--trace", "trace.json"),
+        ("bench", "--matmul", "--device", "cpu"),
         ("bench", "--batch", "0"),
         ("bench", "--batch", "2", "--prompt", "5"),
         ("bench", "--batch", "2", "--kv", "all"),
