@@ -58,9 +58,13 @@ def test_decoding_passes_the_window_as_well(tiny: Tiny, family: str) -> None:
 
 
 KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F32", "BF16"]
+"""`mixed` has all of them, and each by itself is slow but for one with integers and one without."""
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "mixed"])
+@pytest.mark.parametrize(
+    "kind",
+    ["mixed", *(kind if kind in ("Q4_1", "F32") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS)],
+)
 def test_weights_of_every_format(tiny: Tiny, kind: str, tmp_path: Path) -> None:
     parts = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
     kinds = [QuantType[name] for name in KINDS] if kind == "mixed" else [QuantType[kind]] * len(parts)
@@ -79,8 +83,15 @@ def test_weights_of_every_format(tiny: Tiny, kind: str, tmp_path: Path) -> None:
     executor.close()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("precision", "max_binding"), [("f16", 16384), ("q8_0", 8192)])
+@pytest.mark.parametrize(
+    ("family", "precision", "max_binding"),
+    [
+        ("llama", "f16", 16384),
+        ("gemma3_text", "q8_0", 8192),
+        pytest.param("llama", "q8_0", 8192, marks=pytest.mark.slow),
+        pytest.param("gemma3_text", "f16", 16384, marks=pytest.mark.slow),
+    ],
+)
 def test_split_bindings_change_nothing(
     tiny: Tiny, family: str, precision: str, max_binding: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

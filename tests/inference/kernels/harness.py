@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
+import pytest
 import wgpu
 
 from inference.formats.planar import PlanarTensor
@@ -25,6 +27,19 @@ class Gpu:
     device: Any
     caps: DeviceCaps
     pipelines: PipelineCache
+
+
+def every_other(*factors: Sequence[Any]) -> list[Any]:
+    """The product of three factors or more, as parameters; every other one is slow.
+
+    Each pair of two factors' values is among the rest. A combination is a pipeline, which a software adapter takes
+    longer to compile than to run.
+    """
+    combinations = product(*map(enumerate, factors))
+    return [
+        pytest.param(*(value for _, value in each), marks=[pytest.mark.slow] * (sum(index for index, _ in each) % 2))
+        for each in combinations
+    ]
 
 
 def open_gpu() -> Gpu:

@@ -18,7 +18,7 @@ from inference.kv.quantize import RowFormat, unpack_integers
 from inference.kv.tiered import COLD_BITS, GpuTiered, Tiers, gpu_cold_pages
 from inference.plan.ops import Attention, DType
 from tests.conftest import DATA
-from tests.inference.kernels.harness import POISON, Gpu, run
+from tests.inference.kernels.harness import POISON, Gpu, every_other, run
 from tests.inference.kernels.test_attention import DECODE, NUMPY, PREFILL, make_op, shape
 from tests.inference.opening import open_store
 
@@ -181,16 +181,12 @@ def check(
     assert error < (1e-5 if kv_dtype == "f32" else 2e-3), f"relative error {error}"
 
 
-@pytest.mark.parametrize("kv_dtype", ["f32", "f16"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("variant", DECODE + PREFILL)
+@pytest.mark.parametrize(("variant", "layout", "kv_dtype"), every_other(DECODE + PREFILL, LAYOUTS, ["f32", "f16"]))
 def test_attention_over_both_tiers(gpu: Gpu, variant: str, layout: str, kv_dtype: DType) -> None:
     check(gpu, variant, layout, shape("GQA", 32), 83, 1 if variant in DECODE else 19, kv_dtype)
 
 
-@pytest.mark.parametrize("head_dim", [24, 80])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("variant", DECODE + PREFILL)
+@pytest.mark.parametrize(("variant", "layout", "head_dim"), every_other(DECODE + PREFILL, LAYOUTS, [24, 80]))
 def test_attention_of_any_head_dim(gpu: Gpu, variant: str, layout: str, head_dim: int) -> None:
     check(gpu, variant, layout, shape("MQA", head_dim), 60, 1 if variant in DECODE else 7)
 
