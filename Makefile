@@ -7,8 +7,9 @@ BIN := .venv/bin
 PYTEST := XDG_RUNTIME_DIR=$${XDG_RUNTIME_DIR:-$$(mktemp -d)} $(BIN)/python -m pytest -ra
 MODEL ?= smollm2-135m-instruct
 PEER ?= $(BIN)/python
-# Tests in two processes; those that measure time by themselves, afterwards.
-TOGETHER := -n 2 --dist load
+# Tests in three processes, since many wait for a terminal or a clock; neighbours stay together, and share their engines.
+# A software adapter has one thread in each. Tests that measure time come by themselves, afterwards.
+TOGETHER := LP_NUM_THREADS=1 $(PYTEST) -n 3 --dist worksteal
 
 .PHONY: chat test test-all lint bench fixtures
 
@@ -16,11 +17,11 @@ chat: .venv/runtime-installed
 	@$(BIN)/chat
 
 test: lint fixtures
-	$(PYTEST) $(TOGETHER) -m "not slow and not alone"
+	$(TOGETHER) -m "not slow and not alone"
 	$(PYTEST) -m "alone and not slow"
 
 test-all: lint fixtures
-	$(PYTEST) $(TOGETHER) -m "not alone" --hypothesis-profile=new
+	$(TOGETHER) -m "not alone" --hypothesis-profile=new
 	$(PYTEST) -m alone
 
 lint: .venv/development-installed
