@@ -12,7 +12,7 @@ from textual.widgets import ContentSwitcher, Static
 
 from app.candidates import Candidate, together
 from app.screens.side_screen import SideScreen
-from app.theme import make_look
+from app.theme import make_look, on_theme
 from app.widgets.candidate_tabs import CandidateTabs
 from app.widgets.transcript import Transcript
 
@@ -68,6 +68,7 @@ class AlternativesScreen(SideScreen):
         for view, each in zip(self._views, self._candidates, strict=True):
             view.begin_reply(each.answer.model)
         self._views[0].focus()
+        on_theme(self, self._show_figures)
         self._ready = True
         self.show_news()
 
