@@ -187,9 +187,8 @@ async def test_the_first_run_opens_the_menu_on_the_starter(make_app: MakeApp) ->
     app = make_app(model="")
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: isinstance(pilot.app.screen, ModelMenu))
-        options = pilot.app.screen.query_one(OptionList)
-        await until(pilot, lambda: options.highlighted_option is not None)
-        assert options.highlighted_option.id == "gemma-3-270m-it"  # type: ignore[union-attr]
+        await until(pilot, lambda: pilot.app.screen.query_one(OptionList).highlighted_option is not None)
+        assert pilot.app.screen.query_one(OptionList).highlighted_option.id == "gemma-3-270m-it"  # type: ignore[union-attr]
         await pilot.press("enter")
         await loaded(pilot)
         await say(pilot, "hello")
