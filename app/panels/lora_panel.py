@@ -125,7 +125,8 @@ class LoraPanel(LivePanel, can_focus=False):
 
     def on_lora_row_moved(self, event: LoraRow.Moved) -> None:
         event.stop()
-        self._wanted[event.row.path] = event.row.strength
+        self._wanted[event.row.path] = event.row.strength = event.strength
+        event.row.pending = True
         if self._settles is not None:
             self._settles.stop()
         self._settles = self.set_timer(_SETTLE_S, self._settled)

@@ -46,14 +46,22 @@ class LoraRow(Widget, can_focus=True):
     typed: reactive[str] = reactive("")
 
     class Moved(Message):
-        """The person wants the row's adapter at its strength now."""
+        """The person wants the row's adapter at `strength`.
+
+        It may hear of an older one before this arrives: what the engine was told before.
+        """
+
+        def __init__(self, row: LoraRow, strength: float) -> None:
+            super().__init__()
+            self.row = row
+            self.strength = strength
+
+    class Dropped(Message):
+        """The person wants the row's adapter gone."""
 
         def __init__(self, row: LoraRow) -> None:
             super().__init__()
             self.row = row
-
-    class Dropped(Moved):
-        """The person wants the row's adapter gone."""
 
     def __init__(self, number: int, adapter: Adapter, strength: float) -> None:
         super().__init__()
@@ -129,7 +137,7 @@ class LoraRow(Widget, can_focus=True):
         strength = round(strength, 2) + 0.0  # no negative zero
         if strength != self.strength:
             self.strength, self.pending = strength, True
-            self.post_message(self.Moved(self))
+            self.post_message(self.Moved(self, strength))
 
 
 def row_line(row: LoraRow, width: int, look: Look) -> tuple[Text, range]:

@@ -143,6 +143,19 @@ async def test_a_fetch_shows_its_progress_and_stops_on_escape(make_app: MakeApp)
         assert strengths(app) == {}
 
 
+async def test_what_is_moved_while_an_older_strength_is_heard_of_is_not_lost(make_app: MakeApp) -> None:
+    app = make_app(loras=(("pirate", 0.5),))
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: len(rows(pilot)) == 1)
+        await pilot.press("f6")
+        panel, row = chat(pilot).query_one(LoraPanel), rows(pilot)[0]
+        row.action_step(0.3)
+        # Before the panel has the row's message.
+        panel.show_adapters(app.engines[0].adapters.applied, LoraCost())
+        await until(pilot, lambda: shown(pilot) == [("pirate", 0.8, False)])
+        assert strengths(app) == {"pirate": 0.8}
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_sliders_move_by_keys_digits_and_mouse(make_app: MakeApp, size: tuple[int, int]) -> None:
     app = make_app(loras=(("pirate", 0.5), ("sage", 1.0)))
