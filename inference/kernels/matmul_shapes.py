@@ -17,7 +17,12 @@ WIDE_UNIT = 32
 """Columns that a lane takes at once where it can: 16 bytes of 4-bit codes, a group of most formats."""
 
 LONG_ROWS = 2048
-MOST_SPLITS = 9
+"""Columns from which on rows are long: lanes have many units of them."""
+
+FEW_LANES, MOST_SPLITS = 4, 9
+ONE_TURN_UNITS = 96
+"""So many units of 8 columns a workgroup's lanes take at once; of more they take two each."""
+
 MANY_OUTPUTS = 32768
 """So many rows of weights fill any device by themselves."""
 
@@ -123,20 +128,27 @@ def _long_row_shape(request: MatmulRequest, wide: bool, most: int) -> GemvShape:
 
 def _short_row_shape(request: MatmulRequest, wide: bool, most: int, out_rows: int) -> GemvShape:
     """Lane groups enough for each lane to have one unit, or two: waiting for memory once is most of the time."""
-    wide_units, units = request.columns // WIDE_UNIT, request.columns // 8
-    # As many lanes as divide the units, so that none is idle; only few together are faster than narrow units.
-    lanes = min(most, wide_units & -wide_units)
-    exact = wide and lanes <= 4 and wide_units // lanes <= MOST_SPLITS
+    exact = _exact_shape(request, most) if wide else None
     if request.rows > 1:
-        shape = _divided(WIDE_UNIT, lanes, 4, split=wide_units // lanes) if exact else _plain_shape(request, most)
-        return replace(shape, x_rows=2 if request.rows <= MOST_GEMV_ROWS else 4)
+        return replace(exact or _plain_shape(request, most), x_rows=2 if request.rows <= MOST_GEMV_ROWS else 4)
     if out_rows >= MANY_OUTPUTS:
         return _plain_shape(request, most, rows=2)
     if request.gated and exact:
-        return _divided(WIDE_UNIT, lanes, 4, split=wide_units // lanes)
-    lanes = min(most, 16 if units <= 96 else 32)
-    split = min(MOST_SPLITS, -(-units // (lanes * (1 if units <= 96 else 2))))
-    return _divided(8, lanes, 2, split=split)
+        return exact
+    units = request.columns // 8
+    widest, turns = (16, 1) if units <= ONE_TURN_UNITS else (32, 2)
+    lanes = min(most, widest)
+    return _divided(8, lanes, 2, split=min(MOST_SPLITS, -(-units // (lanes * turns))))
+
+
+def _exact_shape(request: MatmulRequest, most: int) -> GemvShape | None:
+    """Wide units and as many lanes as divide them, so that none is idle. None where these are not few: narrow units are
+    faster then."""
+    units = request.columns // WIDE_UNIT
+    lanes = min(most, units & -units)
+    if lanes > FEW_LANES or units // lanes > MOST_SPLITS:
+        return None
+    return _divided(WIDE_UNIT, lanes, 4, split=units // lanes)
 
 
 def _divided(unit: int, lanes: int, row_groups: int, rows: int = 1, split: int = 1, staged: int = 0) -> GemvShape:
