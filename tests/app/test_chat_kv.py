@@ -102,17 +102,21 @@ async def test_a_layout_that_cannot_be_used_costs_nothing(make_app: MakeApp) -> 
         assert "bdpa: the first keys" in said(pilot) and "It is auto now" in said(pilot)
 
 
-async def test_the_layout_waits_for_a_reply_and_for_a_model(make_app: MakeApp) -> None:
+@pytest.mark.parametrize("typed", ["/kv paged", "/place 3"])
+async def test_what_loads_the_model_anew_waits_for_a_reply(make_app: MakeApp, typed: str) -> None:
     app = make_app(Script(pieces=("w ",) * 500, tokens_per_s=100))
     async with app.run_test() as pilot:
         await loaded(pilot)
         await say(pilot, "go")
         await until(pilot, lambda: state(pilot) == "writing")
-        await say(pilot, "/kv paged")
-        assert "Esc stops it, then /kv paged" in notifications(pilot)
+        await say(pilot, typed)
+        assert f"Esc stops it, then {typed}" in notifications(pilot)
         await pilot.press("escape")
         await answered(pilot)
     assert len(app.engines) == 1
+
+
+async def test_the_layout_waits_for_a_model(make_app: MakeApp) -> None:
     app = make_app(model="")
     async with app.run_test() as pilot:
         await until(pilot, lambda: isinstance(pilot.app.screen, ModelMenu))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.app.scripted_engine import Script
-from tests.app.test_chat import MakeApp, answered, loaded, notifications, say, state, until
+from tests.app.test_chat import MakeApp, answered, loaded, say, state, until
 from tests.app.test_chat_kv import said
 
 
@@ -31,17 +30,4 @@ async def test_what_is_no_number_of_layers_tells_how_it_is(make_app: MakeApp) ->
         await until(pilot, lambda: "Asked for: as many layers as fit. Now: all on cpu." in said(pilot))
         await say(pilot, "/place -3")
         await until(pilot, lambda: "-3 is not a number of layers." in said(pilot))
-    assert len(app.engines) == 1
-
-
-async def test_it_waits_for_a_reply(make_app: MakeApp) -> None:
-    app = make_app(Script(pieces=("w ",) * 500, tokens_per_s=100))
-    async with app.run_test() as pilot:
-        await loaded(pilot)
-        await say(pilot, "go")
-        await until(pilot, lambda: state(pilot) == "writing")
-        await say(pilot, "/place 3")
-        assert "Esc stops it, then /place 3" in notifications(pilot)
-        await pilot.press("escape")
-        await answered(pilot)
     assert len(app.engines) == 1

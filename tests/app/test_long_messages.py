@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -30,15 +32,22 @@ async def still(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: not chat(pilot).conversation.view.busy)
 
 
-@pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
-async def test_all_of_it_is_there_as_one_scrolls_up(make_app: MakeApp, tmp_path: Path, text: str) -> None:
-    id = keep(tmp_path / "history.db", "the question", text)
-    async with make_app(Script(), history=tmp_path / "history.db").run_test(size=(80, 24)) as pilot:
-        shown = transcript(pilot)
+@asynccontextmanager
+async def opened(make_app: MakeApp, folder: Path, text: str) -> AsyncIterator[Pilot[None]]:
+    """The app with a conversation in which `text` was the reply."""
+    id = keep(folder / "history.db", "the question", text)
+    async with make_app(Script(), history=folder / "history.db").run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         chat(pilot).history.open(id)
-        await until(pilot, lambda: text.split()[-1] in shown.text)
+        await until(pilot, lambda: text.split()[-1] in transcript(pilot).text)
         await still(pilot)
+        yield pilot
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
+async def test_all_of_it_is_there_as_one_scrolls_up(make_app: MakeApp, tmp_path: Path, text: str) -> None:
+    async with opened(make_app, tmp_path, text) as pilot:
+        shown = transcript(pilot)
         assert "the question" not in shown.text and "w0 " not in shown.text
         for _ in range(20):
             if "the question" in shown.text:
@@ -53,13 +62,8 @@ async def test_all_of_it_is_there_as_one_scrolls_up(make_app: MakeApp, tmp_path:
 
 
 async def test_the_question_above_can_be_chosen_and_edited(make_app: MakeApp, tmp_path: Path) -> None:
-    id = keep(tmp_path / "history.db", "the question", PARAGRAPHS)
-    async with make_app(Script(), history=tmp_path / "history.db").run_test(size=(80, 24)) as pilot:
+    async with opened(make_app, tmp_path, PARAGRAPHS) as pilot:
         shown = transcript(pilot)
-        await loaded(pilot)
-        chat(pilot).history.open(id)
-        await until(pilot, lambda: WORDS[-1] in shown.text)
-        await still(pilot)
         await pilot.press("alt+up")
         await pilot.press("alt+up")
         await until(pilot, lambda: "┃ ▌ the question" in "\n".join(shown.render_line(y).text for y in range(22)))
@@ -70,13 +74,8 @@ async def test_the_question_above_can_be_chosen_and_edited(make_app: MakeApp, tm
 
 
 async def test_what_is_read_stays_in_sight_in_another_width(make_app: MakeApp, tmp_path: Path) -> None:
-    id = keep(tmp_path / "history.db", "the question", PARAGRAPHS)
-    async with make_app(Script(), history=tmp_path / "history.db").run_test(size=(80, 24)) as pilot:
+    async with opened(make_app, tmp_path, PARAGRAPHS) as pilot:
         shown = transcript(pilot)
-        await loaded(pilot)
-        chat(pilot).history.open(id)
-        await until(pilot, lambda: WORDS[-1] in shown.text)
-        await still(pilot)
         for _ in range(2):
             shown.scroll_to(y=100, animate=False)
             await still(pilot)
