@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 import wgpu
 
+from inference.gpu.shader_modules import create_shader_module
 from inference.kernels.dispatch import Constant
 
 
@@ -46,7 +47,7 @@ class PipelineCache:
     def _compile(self, shader: str, constants: Mapping[str, Constant]) -> Any:
         code = render_shader(shader, constants)
         try:
-            module = self._device.create_shader_module(code=code, label=shader)
+            module = create_shader_module(self._device, code, shader)
             return self._device.create_compute_pipeline(
                 layout="auto", compute={"module": module, "entry_point": "main"}, label=shader
             )
