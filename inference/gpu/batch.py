@@ -71,7 +71,7 @@ class BatchSteps:
         began = time.perf_counter()
         tables = self._begin(caches, ids, AHEAD)
         self._write_requests(requests)
-        self._queue.reset_cost()
+        self._queue.begin_stream()
 
         def more() -> bool:
             return going_on() and all(cache.length < cache.context for cache in caches)

@@ -19,7 +19,7 @@ from inference.gpu.encoder import PassEncoder
 from inference.gpu.polling import ask_instead_of_waiting
 from inference.gpu.probes import probe_subgroups
 from inference.gpu.programs import MAX_BATCH, ROW_BUCKETS, GpuCache, Programs, step_rows
-from inference.gpu.queue import StepQueue, run_once
+from inference.gpu.queue import InFlight, StepQueue, run_once
 from inference.gpu.timing import time_passes
 from inference.gpu.transfer import read_tensor, write_tensor
 from inference.host_memory import peak_resident_bytes
@@ -40,18 +40,18 @@ from inference.sampling import Sampled, Sampling
 from inference.segments import Appended, Values, count_rows, run_step, timed
 from inference.weights import WeightStore
 
-# Tokens in flight: enough that the GPU never waits for Python. On a software adapter a step takes a second and
-# what is computed past a stop is lost, so only one.
-DEPTH = 6
-SOFTWARE_DEPTH = 1
+# Enough that the GPU never waits for Python. On a software adapter a step takes a second and what is computed past a
+# stop is lost, so only one.
+IN_FLIGHT = InFlight(groups=3, steps=3)
+SOFTWARE_IN_FLIGHT = InFlight(groups=1, steps=1)
 
 LOGITS_BYTES = 64 * 1024 * 1024
 """Most memory for the logits of one step, where those of all rows are wanted."""
 
 
-def steps_in_flight(caps: DeviceCaps) -> int:
+def steps_in_flight(caps: DeviceCaps) -> InFlight:
     """Steps that are submitted before the result of the first is read."""
-    return SOFTWARE_DEPTH if caps.software else DEPTH
+    return SOFTWARE_IN_FLIGHT if caps.software else IN_FLIGHT
 
 
 class WebGpuExecutor:
@@ -97,8 +97,8 @@ class WebGpuExecutor:
         store.check(build(config, 1, "last"))
         self._pool = BufferPool(self._gpu, self.caps.max_buffer, memory_limit)
         self._encoder = PassEncoder(raw_encoding)
-        depth = steps_in_flight(self.caps)
-        memory = GpuMemory(self._gpu, self._pool, kv_dtype, self.chunk, depth, self.caps.max_binding)
+        in_flight = steps_in_flight(self.caps)
+        memory = GpuMemory(self._gpu, self._pool, kv_dtype, self.chunk, in_flight.depth, self.caps.max_binding)
         self._caches = GpuCaches(config, groups, memory)
         any_cache = self._caches.new(config.max_context)
         self.programs = Programs(
@@ -115,7 +115,7 @@ class WebGpuExecutor:
             preferences,
         )
         self._shared = self.programs.shared
-        self._queue = StepQueue(self._gpu, self._pool, self._encoder, self._shared[Binding("result")], depth)
+        self._queue = StepQueue(self._gpu, self._pool, self._encoder, self._shared[Binding("result")], in_flight)
         self.max_batch = min(MAX_BATCH, self.logits_chunk)
         self._batches = BatchSteps(self._gpu, self._pool, self._encoder, self.programs, self._queue, self.max_batch)
         self._limits = {name: self._gpu.limits[name] for name in RAISED_LIMITS}
@@ -185,7 +185,7 @@ class WebGpuExecutor:
         self._write_request(request)
         self._make_room(cache, ids)
         self.begin_step(cache.length, ids)
-        self._queue.reset_cost()
+        self._queue.begin_stream()
         self._submit(cache, len(ids))
         next_position = cache.length
         steps = self._queue.results(began, lambda: cache.length < cache.context, lambda: self._submit_next(cache))

@@ -95,7 +95,7 @@ def model_needs(
     least, most = scratch
     steps = sum(least + (most - least) * (bucket - 1) // (rows - 1) for bucket in ROW_BUCKETS if bucket <= rows)
     shared = shared_sizes(config, rows)
-    results = shared[Binding("result")] * steps_in_flight(caps)
+    results = shared[Binding("result")] * steps_in_flight(caps).slots
     needs = [Need("weights", name, size) for name, size in sorted(weights.bytes_by_format.items())]
     # A long prompt's steps take no sample, and have a program of their own.
     needs += [
@@ -114,7 +114,7 @@ def context_needs(
     """
     device = CountingDevice()
     pool = BufferPool(device, UNLIMITED)
-    memory = GpuMemory(device, pool, kv_dtype, step_rows(config, caps), steps_in_flight(caps), UNLIMITED)
+    memory = GpuMemory(device, pool, kv_dtype, step_rows(config, caps), steps_in_flight(caps).depth, UNLIMITED)
     cache = GpuCaches(config, groups, memory).new(context)
     # As many different tokens as there can be: what depends on them (bdpa) is at its largest.
     cache.note(0, [position % config.vocab_size for position in range(context)])

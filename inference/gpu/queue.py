@@ -1,4 +1,4 @@
-"""Submitting steps and reading their results back, several in flight."""
+"""Submitting steps and reading their results back, several at a time and several in flight."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,19 +23,61 @@ FINISHERS = 2
 """Threads that finish command buffers: with two, the GPU and no longer they are what decoding waits for."""
 
 
-class StepQueue:
-    """Steps in flight on one device, oldest first. Each copies a small result that is mapped when it is due.
+@dataclass(frozen=True)
+class InFlight:
+    """How far the device may be ahead of what the host has read: up to `groups` groups of up to `steps` steps.
 
-    One thread encodes while others finish what it encoded, two steps at a time, and one more submits in order.
+    The steps of a group are finished, submitted and mapped as one, which costs the host less, but their results come
+    together: a group has as many as take about `seconds`.
     """
 
-    def __init__(self, device: Any, pool: BufferPool, encoder: PassEncoder, result: Any, depth: int) -> None:
-        self.depth = depth
+    groups: int
+    steps: int
+    seconds: float = 4e-3
+
+    @property
+    def depth(self) -> int:
+        """Steps in flight at most."""
+        return self.groups * self.steps
+
+    @property
+    def slots(self) -> int:
+        """Results that there is room for: those of one group more, as `wait_submitted` may close one early."""
+        return (self.groups + 1) * self.steps
+
+    def group_size(self, step_s: float) -> int:
+        """Steps in a group where each takes `step_s` seconds: at least one."""
+        return max((count for count in range(1, self.steps + 1) if count * step_s <= self.seconds), default=1)
+
+
+@dataclass(eq=False)
+class _Group:
+    """Steps in one command buffer, each in a compute pass of its own and with its own slot of `readback`."""
+
+    commands: Any
+    readback: Any
+    measured: bool
+    steps: int = 0
+    results: deque[np.ndarray] = field(default_factory=deque)
+
+
+class StepQueue:
+    """Steps in flight on one device, oldest first, in groups. Each copies a small result that is mapped when it is due.
+
+    One thread encodes while others finish what it encoded, two groups at a time, and one more submits in order.
+    """
+
+    def __init__(self, device: Any, pool: BufferPool, encoder: PassEncoder, result: Any, in_flight: InFlight) -> None:
+        self.in_flight = in_flight
         self._device = device
         self._encoder = encoder
         self._result = result
-        self._ring = deque(pool.create_readback(result.size, f"result {index}") for index in range(depth))
-        self._in_flight: deque[tuple[Future[Any], Any]] = deque()
+        size = result.size * in_flight.steps
+        self._free = [pool.create_readback(size, f"results {index}") for index in range(in_flight.groups + 1)]
+        self._open: _Group | None = None
+        self._closed: deque[tuple[_Group, Future[Any]]] = deque()
+        self._size = 1
+        self._heard = 0.0
         # Finishing a command buffer costs more than encoding it, and releases the interpreter's lock.
         self._finishers = ThreadPoolExecutor(FINISHERS, thread_name_prefix="finish")
         self._submitter = ThreadPoolExecutor(1, thread_name_prefix="submit")
@@ -45,47 +88,69 @@ class StepQueue:
         self.steps = 0
         self.dispatches = 0
 
+    def begin_stream(self) -> None:
+        """Measure host costs anew. The first step goes alone, as do all until it is known what a step takes."""
+        self.encode_s = self.finish_s = self.submit_s = self.wait_s = 0.0
+        self.steps = 0
+        self._size = 1
+        self._heard = time.perf_counter()
+
     def submit(self, prepared: Prepared, measured: bool) -> None:
-        """Encode one step in one compute pass; other threads finish and submit it and ask for its result.
+        """Encode one step in one compute pass of the open group, and close that when it is full.
 
         `measured` steps count in the host costs; `dispatches` are those of the last one.
         """
-        readback = self._ring.popleft()
         start = time.perf_counter()
-        encoder = self._device.create_command_encoder()
-        compute_pass = encoder.begin_compute_pass()
+        # While a step is being encoded its group is nowhere: one that is broken off half way can't be submitted.
+        group, self._open = self._open or self._new_group(measured), None
+        compute_pass = group.commands.begin_compute_pass()
         self._encoder.encode(compute_pass, prepared)
         compute_pass.end()
-        encoder.copy_buffer_to_buffer(self._result, 0, readback, 0, self._result.size)
+        size = self._result.size
+        group.commands.copy_buffer_to_buffer(self._result, 0, group.readback, group.steps * size, size)
+        group.steps += 1
+        self._open = group
         if measured:
             self.encode_s += time.perf_counter() - start
             self.steps += 1
             self.dispatches = len(prepared)
-        finished = self._finishers.submit(self._finish, encoder, measured)
-        self._in_flight.append((self._submitter.submit(self._submit, finished, readback, measured), readback))
+        if group.steps >= self._size:
+            self.close_group()
+
+    def close_group(self) -> None:
+        """Have other threads finish and submit the open group, if there is one, and ask for its results."""
+        if self._open is not None:
+            group, self._open = self._open, None
+            finished = self._finishers.submit(self._finish, group)
+            self._closed.append((group, self._submitter.submit(self._submit, finished, group)))
 
     def next_result(self) -> np.ndarray:
-        """Wait for the oldest step; its result as uint32 words. Raises DeviceLost."""
+        """Wait for the oldest step of the closed groups; its result as uint32 words. Raises DeviceLost."""
         start = time.perf_counter()
-        submitted, readback = self._in_flight.popleft()
-        try:
-            _guarded(submitted.result().sync_wait)
-            words = np.frombuffer(readback.read_mapped(copy=True), np.uint32)
-            readback.unmap()
-        finally:
-            self._ring.append(readback)
+        group, submitted = self._closed[0]
+        if not group.results:
+            self._read(group, submitted)
+        words = group.results.popleft()
+        if not group.results:
+            self._closed.popleft()
         self.wait_s += time.perf_counter() - start
         return words
 
     def wait_submitted(self) -> None:
         """Wait until every step so far is with the device, in order before whatever is submitted next."""
-        for submitted, _ in self._in_flight:
+        self.close_group()
+        for _, submitted in self._closed:
             submitted.result()
 
     def drain(self) -> None:
-        """Wait for every step in flight and drop the results."""
-        while self._in_flight:
-            self.next_result()
+        """Wait for every step in flight and drop the results. Raises DeviceLost, and then too nothing is in flight."""
+        self.close_group()
+        try:
+            while self._closed:
+                self.next_result()
+        except DeviceLost:
+            self.drain()
+            raise
 
     def results(
         self, began: float, more: Callable[[], bool], submit: Callable[[], None]
@@ -98,9 +163,11 @@ class StepQueue:
         try:
             with _short_switch_interval():
                 while True:
-                    while len(self._in_flight) < self.depth and more():
+                    while len(self._closed) < self.in_flight.groups and more():
                         submit()
-                    if not self._in_flight:
+                    # Where no more steps follow, those of a group that is not full are due as well.
+                    self.close_group()
+                    if not self._closed:
                         return
                     encoded = time.perf_counter()
                     words = self.next_result()
@@ -112,11 +179,6 @@ class StepQueue:
         finally:
             self.drain()
 
-    def reset_cost(self) -> None:
-        """Start measuring host costs anew."""
-        self.encode_s = self.finish_s = self.submit_s = self.wait_s = 0.0
-        self.steps = 0
-
     def close(self) -> None:
         """Wait for what is in flight and end the threads."""
         try:
@@ -125,22 +187,41 @@ class StepQueue:
             self._finishers.shutdown()
             self._submitter.shutdown()
 
-    def _finish(self, encoder: Any, measured: bool) -> Any:
+    def _new_group(self, measured: bool) -> _Group:
+        return _Group(self._device.create_command_encoder(), self._free.pop(), measured)
+
+    def _finish(self, group: _Group) -> Any:
         start = time.perf_counter()
-        commands = _guarded(encoder.finish)
-        if measured:
+        commands = _guarded(group.commands.finish)
+        if group.measured:
             self.finish_s += time.perf_counter() - start
         return commands
 
-    def _submit(self, finished: Future[Any], readback: Any, measured: bool) -> Any:
-        """Submit, in the order of the calls, and start mapping the result."""
+    def _submit(self, finished: Future[Any], group: _Group) -> Any:
+        """Submit, in the order of the calls, and start mapping the results."""
         commands = finished.result()
         start = time.perf_counter()
         _guarded(lambda: self._device.queue.submit([commands]))
-        promise = readback.map_async(wgpu.MapMode.READ)
-        if measured:
+        promise = _guarded(lambda: group.readback.map_async(wgpu.MapMode.READ))
+        if group.measured:
             self.submit_s += time.perf_counter() - start
         return promise
+
+    def _read(self, group: _Group, submitted: Future[Any]) -> None:
+        """Wait for the results of the oldest group; what a step of it took decides how many the next ones have."""
+        try:
+            _guarded(submitted.result().sync_wait)
+            words = np.frombuffer(group.readback.read_mapped(copy=True), np.uint32)
+            group.readback.unmap()
+        except BaseException:
+            self._closed.popleft()
+            raise
+        finally:
+            self._free.append(group.readback)
+        group.results.extend(words.reshape(self.in_flight.steps, -1)[: group.steps])
+        now = time.perf_counter()
+        self._size = self.in_flight.group_size((now - self._heard) / group.steps)
+        self._heard = now
 
 
 def run_once(device: Any, encoder: PassEncoder, prepared: Prepared) -> None:

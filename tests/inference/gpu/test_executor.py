@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from inference.executor import SampleRequest
 from inference.gpu import executor as gpu_executor
 from inference.gpu.device import DeviceCaps
 from inference.gpu.executor import WebGpuExecutor
+from inference.gpu.queue import InFlight
 from inference.sampling import Sampling
 from tests.inference.gguf_variants import rewrite
 from tests.inference.opening import open_numpy, open_webgpu, run_ids
@@ -26,6 +30,8 @@ Tiny = Callable[[str], Path]
 FAMILIES = ["llama", "gemma3_text"]
 CLOSE = 1e-4
 IDS = [1, 17, 300, 511, 8, 8, 90, 401, 33]
+GROUPED = InFlight(groups=3, steps=3, seconds=60)
+"""Three steps in each submission, however long they take here."""
 QuantType = gguf.GGMLQuantizationType
 
 
@@ -126,6 +132,43 @@ def test_both_encoders_give_identical_results(tiny: Tiny, family: str) -> None:
     assert sampled(raw, IDS, 10, warm) == sampled(public, IDS, 10, warm)
     for executor in (raw, public):
         executor.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_steps_submitted_together_sample_the_same(tiny: Tiny, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the end of the context, which a group does not fill, and over pages that are taken in the middle of one."""
+    context = 75
+    request = SampleRequest(Sampling(temperature=0.9, repetition=1.2), 3, tuple(IDS))
+    found = []
+    for in_flight in (InFlight(groups=1, steps=1), GROUPED):
+        monkeypatch.setattr(gpu_executor, "SOFTWARE_IN_FLIGHT", in_flight)
+        executor = open_webgpu(model(tiny, family))
+        kv = executor.new_cache(context)
+        for count in (20, None):  # the first time left early, with steps in flight
+            with closing(executor.stream(kv, IDS, request)) as stream:
+                ids = [sampled.id for sampled in islice(stream, count)]
+            assert len(IDS) + len(ids) - 1 <= kv.length <= len(IDS) + len(ids) - 1 + in_flight.depth
+            found.append(ids)
+            kv.truncate(0)
+        assert len(ids) == context - len(IDS) + 1 and executor.step_cost().finish_us > 0
+        executor.close()
+    assert found[:2] == found[2:] and found[0] == found[1][:20]
+
+
+def test_batched_steps_submitted_together_sample_the_same(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps that have begun give their results once no more are wanted, also those of a group not filled."""
+    requests = [SampleRequest(Sampling(temperature=0.9), seed, ()) for seed in range(3)]
+    found = []
+    for in_flight in (InFlight(groups=1, steps=1), GROUPED):
+        monkeypatch.setattr(gpu_executor, "SOFTWARE_IN_FLIGHT", in_flight)
+        executor = open_webgpu(model(tiny, "llama"))
+        caches = [executor.new_cache(60) for _ in requests]
+        steps = executor.stream_many(caches, IDS[:3], requests, partial(next, iter([True] * 40), False))
+        ids = [[sampled.id for sampled in step] for step in steps]
+        assert len(ids) == 40 and {cache.length for cache in caches} == {40}
+        found.append(ids)
+        executor.close()
+    assert found[0] == found[1]
 
 
 def test_the_logits_of_steps_of_any_size(tiny: Tiny) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from inference.errors import DoesNotFit, LayoutUnavailable
 from inference.executor import SampleRequest
+from inference.gpu.queue import InFlight
 from inference.kernels.dispatch import Binding
 from inference.kv.bdpa import NumpyBdpa, NumpyBdpaPages
 from inference.kv.bdpa_index import NO_SLOT, BasisIndex
@@ -245,7 +246,7 @@ def test_webgpu_follows_numpy(tiny: Tiny, family: str) -> None:
 @pytest.mark.gpu
 def test_tokens_drawn_on_the_gpu_are_indexed_there(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """With several steps in flight the index is that which the host makes afterwards, also after taking back."""
-    monkeypatch.setattr("inference.gpu.executor.SOFTWARE_DEPTH", 4)
+    monkeypatch.setattr("inference.gpu.executor.SOFTWARE_IN_FLIGHT", InFlight(groups=2, steps=2, seconds=60))
     executor = open_webgpu(model(tiny, "llama"), kv="bdpa")
     cache = executor.new_cache(200)
     held: list[int] = []

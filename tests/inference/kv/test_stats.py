@@ -108,7 +108,7 @@ def test_paged_takes_whole_pages(opened: Callable[..., Executor[Any]]) -> None:
 
 def test_a_ring_holds_no_more_than_its_capacity(opened: Callable[..., Executor[Any]], device: str) -> None:
     executor = opened("auto")
-    in_flight = 0 if device == "cpu" else executor._queue.depth  # type: ignore[attr-defined]
+    in_flight = 0 if device == "cpu" else executor._queue.in_flight.depth  # type: ignore[attr-defined]
     capacity = 32 + executor.chunk - 1 + in_flight
     cache = executor.new_cache(CONTEXT)
     for length in LENGTHS:

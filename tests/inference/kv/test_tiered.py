@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from inference.cpu.executor import NumpyExecutor
 from inference.errors import LayoutUnavailable
 from inference.executor import Executor, SampleRequest
+from inference.gpu.queue import InFlight
 from inference.kernels.dispatch import Binding
 from inference.kv.choose import choose_layouts
 from inference.kv.layout import LayerGroup
@@ -251,7 +252,7 @@ def test_tokens_in_flight_move_the_boundary_by_themselves(
     tiny: Tiny, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reply of several tokens in flight leaves the same cache as its tokens appended one by one."""
-    monkeypatch.setattr("inference.gpu.executor.SOFTWARE_DEPTH", 4)
+    monkeypatch.setattr("inference.gpu.executor.SOFTWARE_IN_FLIGHT", InFlight(groups=2, steps=2, seconds=60))
     executor, ids = open_webgpu(model(tiny), layout), random_ids(40)
     request = SampleRequest(Sampling(temperature=0), 1, tuple(ids))
     for length in (40, 33):  # the second time after taking back, into what was cold
