@@ -149,7 +149,7 @@ class StepSpans:
 
     The thread that generates spends `encode_s` on commands for steps ahead, `wait_s` waiting for this step's result (on
     the CPU: computing it) and `sample_s` choosing the token on the host. In other threads, meanwhile, commands took
-    `finish_s` to be finished and `submit_s` to be submitted. Where several steps go together, one token has the times of
+    `finish_s` to be finished and `submit_s` to be submitted. Where several go together, one token has the times of
     all.
     """
 
