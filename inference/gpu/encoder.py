@@ -3,8 +3,8 @@
 A step encodes hundreds of dispatches whose arguments never change. The public calls check and convert these each time
 and cost about three times as much. And cffi, through which they go, releases the interpreter's lock around every call:
 the thread that encodes would lose it again and again to those that finish, submit and poll. ctypes calls the same
-functions with the lock kept. Where wgpu-py gives no way to them (another backend, another version) the public calls
-are used.
+functions with the lock kept, which is safe as they only record: they wait for no other thread and call no Python.
+Where wgpu-py gives no way to them (another backend, another version) the public calls are used.
 """
 
 from __future__ import annotations
