@@ -1,4 +1,4 @@
-"""Encoding a compute pass: the only file that calls wgpu-native's C functions past wgpu-py.
+"""Encoding a compute pass, by wgpu-native's own C functions where it can be.
 
 A step encodes hundreds of dispatches whose arguments never change. The public calls check and convert these each time
 and cost about three times as much. And cffi, through which they go, releases the interpreter's lock around every call:
