@@ -236,7 +236,7 @@ class _Bench:
             return shape.storage(gated, norm) <= caps.max_workgroup_storage and invocations <= caps.max_invocations
         if shape.lanes > max(caps.subgroup_size, 1) or op.weights[0].columns % shape.unit:
             return False
-        request = _request(op, caps)
+        request = _request(op, FORMATS[job.format], caps)
         return shape.storage(request) <= caps.max_workgroup_storage
 
     def _filled(self, piece: np.ndarray) -> Any:
@@ -344,14 +344,14 @@ def _chosen(op: Op, context: KernelContext) -> Shape:
     decision = matmul.choose(op, context)
     if decision.variant != "tiled":
         return matmul.part_shape(op, decision, context, 0)
-    tile = tile_for(_request(op, context.caps))
+    tile = tile_for(_request(op, context.weights[op.weights[0]].format, context.caps))
     assert tile is not None
     return tile
 
 
-def _request(op: Op, caps: DeviceCaps) -> MatmulRequest:
+def _request(op: Op, form: PlanarFormat, caps: DeviceCaps) -> MatmulRequest:
     gated, norm = _attributes(op).activation is not None, _attributes(op).norm_eps is not None
-    return MatmulRequest(op.output.rows, op.weights[0].columns, op.output.columns, gated, norm, caps)
+    return MatmulRequest(op.output.rows, op.weights[0].columns, op.output.columns, gated, norm, form, caps)
 
 
 def _dispatch(op: Op, context: KernelContext, shape: Shape) -> Dispatch:

@@ -44,7 +44,7 @@ def code(shape: Shape) -> str:
     if isinstance(shape, Tile):
         return f"{shape.rows}x{shape.columns}/{shape.thread_rows}x{shape.thread_columns}k{shape.k}b{shape.buffers}"
     parts = f"u{shape.unit}l{shape.lanes}g{shape.lane_groups}r{shape.rows}s{shape.split}n{shape.unroll}"
-    return f"{parts}x{shape.staged}{shape.decode[0]}"
+    return f"{parts}x{shape.staged}{shape.decode[0]}{shape.x_rows}"
 
 
 def one_row_shapes(form: PlanarFormat, columns: int, thorough: bool) -> Iterator[GemvShape]:
@@ -85,6 +85,19 @@ def one_row_shapes(form: PlanarFormat, columns: int, thorough: bool) -> Iterator
     if not form.dense and not form.table:
         for lanes, groups, rows, split, unroll, stage in few[:4]:
             yield GemvShape(unit, lanes, groups, rows, split, unroll, stage, "convert")
+        yield from packed_shapes(columns, thorough)
+
+
+def packed_shapes(columns: int, thorough: bool) -> Iterator[GemvShape]:
+    """Divisions of a one-row matmul with x in fixed point."""
+    main = [(32, 8, 2, 1, 2), (32, 8, 4, 1, 1), (8, 32, 4, 4, 1), (8, 32, 2, 4, 2)]
+    if thorough:
+        main += [(32, 16, 4, 2, 1), (16, 16, 2, 2, 2), (16, 16, 4, 4, 1), (16, 32, 4, 4, 1), (8, 16, 4, 4, 1)]
+        main += [(8, 16, 2, 4, 1), (8, 64, 4, 8, 1), (16, 16, 4, 2, 1), (32, 8, 1, 1, 4), (32, 16, 2, 2, 2)]
+    for stage in (2048, 4096, 3584, 7168):
+        if stage <= columns and columns % stage == 0:
+            for lanes, groups, rows, split, unroll in main:
+                yield GemvShape(32, lanes, groups, rows, split, unroll, stage, "packed")
 
 
 def few_row_shapes(form: PlanarFormat, columns: int) -> Iterator[Shape]:
@@ -100,6 +113,13 @@ def few_row_shapes(form: PlanarFormat, columns: int) -> Iterator[Shape]:
     for lanes, rows, split in ((4, 1, 1), (4, 2, 1), (8, 1, 1), (8, 2, 1), (8, 4, 1), (8, 1, 4), (8, 2, 4), (16, 2, 4)):
         yield GemvShape(unit, lanes, 128 // lanes, rows, split, 1, 0, "mantissa")
         yield GemvShape(unit, lanes, 128 // lanes, rows, split, 1, 1024, "mantissa")
+    if not form.dense and not form.table:
+        for lanes, groups, rows, split, x_rows in (
+            (8, 16, 4, 1, 4), (8, 16, 2, 1, 4), (8, 16, 4, 1, 2), (8, 32, 4, 4, 4), (8, 32, 2, 1, 4), (8, 16, 2, 1, 8),
+            (16, 16, 4, 2, 4), (8, 16, 4, 2, 4),
+        ):  # fmt: skip
+            for stage in (1024, 2048):
+                yield GemvShape(32, lanes, groups, rows, split, 1, stage, "packed", x_rows)
     yield GemvShape(8, 32, 4, 1)
 
 
@@ -132,7 +152,8 @@ def jobs() -> Iterator[Job]:
 
     output, gate_up, down, qkv = "attention.output", "feed_forward.gate_up", "feed_forward.down", "attention.qkv"
     all_names = (qkv, output, gate_up, down, "lm_head")
-    yield from gemv("8b", "q4_0", (output, gate_up, down), True)
+    yield from gemv("8b", "q4_0", (output, gate_up, down, qkv, "lm_head"), True)
+    yield from gemv("1b", "q4_0", (output, gate_up, down), True)
     yield from gemv("smollm2", "q4_1", all_names, True)
     yield from gemv("8b", "q4_k", (output, gate_up, down), True)
     yield from many("8b", "q4_0", (output, gate_up, down), 256)
@@ -144,11 +165,9 @@ def jobs() -> Iterator[Job]:
     yield from gemv("8b", "q8_0", (output, gate_up), True)
     yield from gemv("8b", "f16", (output, gate_up), True)
     yield from many("smollm2", "q4_1", (qkv, down), 256)
-    yield from gemv("8b", "q4_0", (qkv, "lm_head"), False)
     for format_name in ("q5_k", "q4_1", "mxfp4", "q3_k", "q2_k", "iq4_xs", "q5_0", "q5_1"):
         yield from gemv("8b", format_name, (output, gate_up), False)
     yield from many("1b", "q4_0", (output, gate_up, down), 256)
     yield from many("8b", "q4_0", (output,), 512)
     yield from many("8b", "q4_0", (output, gate_up), 32)
-    yield from gemv("1b", "q4_0", (output, gate_up, down), False)
     yield from gemv("8b", "q6_k", ("lm_head",), False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from inference.kernels.base import Decision, Variant, select
 from inference.kernels.dispatch import STATE, Binding, Dispatch, KernelContext, layer_of, tensor
-from inference.kernels.matmul import GEMV_VARIANTS, gemv_dispatch, part_shape
+from inference.kernels.matmul import GEMV_VARIANTS, gemv_dispatch, part_shape, sums_in_subgroups
 from inference.plan.ops import KvAppend, Matmul, Op
 
 WRITES_BY_ELEMENT = "kv/append.wgsl"
@@ -80,7 +80,7 @@ def _dispatch(request: AppendRequest) -> Dispatch:
     assert isinstance(attributes, KvAppend) and attributes.rope is not None
     shape = part_shape(matmul, request.decision, context, 0)
     shape = replace(shape, rows=max(2, shape.rows))
-    gemv = gemv_dispatch(matmul, context, 0, shape, request.decision.variant == "gemv_subgroup")
+    gemv = gemv_dispatch(matmul, context, 0, shape, sums_in_subgroups(request.decision, context))
     constants = {
         **gemv.constants,
         **layout.writing(),

@@ -13,11 +13,12 @@ Request = TypeVar("Request")
 
 @dataclass(frozen=True)
 class Decision:
-    """The variant that runs, why, and each variant passed over with the requirement that failed."""
+    """The variant that runs, why, each variant passed over with the requirement that failed, and the dtypes of sums."""
 
     variant: str
     reason: str
     rejected: tuple[tuple[str, str], ...] = ()
+    accumulate: str = "f32"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Variant(Generic[Request]):
     reason: str
     unmet: Callable[[Request], str | None]
     unwise: Callable[[Request], str | None] = lambda _: None
+    accumulate: str = "f32"
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,14 @@ def select(
         unmet = failed[wanted.name]
         if unmet is None:
             passed = tuple((name, why or f"{wanted.name} was asked for") for name, why in failed.items())
-            return Decision(wanted.name, "asked for by name", tuple(pair for pair in passed if pair[0] != wanted.name))
+            others = tuple(pair for pair in passed if pair[0] != wanted.name)
+            return Decision(wanted.name, "asked for by name", others, wanted.accumulate)
         if preference.force:
             raise KernelUnavailable(f"kernel {wanted.name} cannot run: {unmet}; use prefer:{wanted.name} to fall back")
     rejected: list[tuple[str, str]] = []
     for variant in variants:
         why = failed[variant.name] or variant.unwise(request)
         if why is None:
-            return Decision(variant.name, variant.reason, tuple(rejected))
+            return Decision(variant.name, variant.reason, tuple(rejected), variant.accumulate)
         rejected.append((variant.name, why))
     raise KernelUnavailable("no kernel can run: " + "; ".join(f"{name}: {why}" for name, why in rejected))

@@ -24,7 +24,8 @@ def choose(op: Op, context: KernelContext) -> Decision:
         case ExpertMatmul(activation=activation):
             columns = op.weights[0].columns
             gated = activation is not None
-            request = MatmulRequest(op.output.rows, columns, op.output.columns, gated, norm=False, caps=context.caps)
+            form = context.weights[op.weights[0]].format
+            request = MatmulRequest(op.output.rows, columns, op.output.columns, gated, False, form, context.caps)
             return select(VARIANTS, request, context.preferences)
         case _:
             return Decision("workgroup", "one workgroup a row finds the largest logits, one after another")

@@ -1,4 +1,4 @@
-"""Matmul on WebGPU: few rows (GEMV, by subgroups or by workgroup memory) and many rows (tiled).
+"""Matmul on WebGPU: few rows (GEMV: x in fixed point, or sums by subgroups or in workgroup memory), many rows (tiled).
 
 A weight in several parts (a binding's size is limited) takes one dispatch a part.
 """
@@ -18,19 +18,26 @@ from inference.kernels.dispatch import (
     tensor,
 )
 from inference.kernels.matmul_shapes import (
+    FEW_OUTPUTS,
+    LONG_ROWS,
     MANY_OUTPUTS,
     MOST_GEMV_ROWS,
     TILES,
+    WIDE_UNIT,
     GemvShape,
     MatmulRequest,
     Tile,
     gemv_shape,
+    packed_shape,
     tile_for,
 )
 from inference.plan.ops import Matmul, Op
 
-FEW_ROWS, FEW_OUTPUTS = 32, 8192
+FEW_ROWS = 32
 """Up to so many, tiles would be too few to fill a device: reading the weights several times is faster."""
+
+LITTLE = 5 * 2**20
+"""With fewer weights than this, converting x to fixed point takes longer than it saves."""
 
 
 def gemv_unmet(request: MatmulRequest) -> str | None:
@@ -43,6 +50,26 @@ def gemv_unmet(request: MatmulRequest) -> str | None:
 def gemv_subgroup_unmet(request: MatmulRequest) -> str | None:
     """What a GEMV by subgroups lacks, None where nothing."""
     return gemv_unmet(request) or (None if request.caps.subgroup_size else request.caps.subgroup_reason)
+
+
+def _packed_unmet(request: MatmulRequest) -> str | None:
+    if request.format.dense or request.format.table:
+        return f"codes of {request.format.name} are no integers to multiply with"
+    if request.columns % WIDE_UNIT:
+        return f"{request.columns} columns are not a multiple of {WIDE_UNIT}"
+    needed = packed_shape(request, bool(request.caps.subgroup_size)).storage(request)
+    limit = request.caps.max_workgroup_storage
+    return f"it needs {needed} bytes of workgroup memory, the device has {limit}" if needed > limit else None
+
+
+def _packed_unwise(request: MatmulRequest) -> str | None:
+    if request.caps.software:
+        return "a processor multiplies floats as fast"
+    if request.columns < LONG_ROWS or request.columns * request.outputs < LITTLE:
+        return f"with {request.outputs} x {request.columns} weights, converting x takes longer than it saves"
+    if request.rows > FEW_ROWS:
+        return f"{request.rows} rows would read the weights {-(-request.rows // 2)} times"
+    return None
 
 
 def _gemv_unwise(request: MatmulRequest) -> str | None:
@@ -68,11 +95,18 @@ def _tiled_unmet(request: MatmulRequest) -> str | None:
 
 
 VARIANTS: tuple[Variant[MatmulRequest], ...] = (
+    Variant(
+        "gemv_packed",
+        "few rows; x in 16-bit fixed point, four products of bytes an instruction",
+        _packed_unmet,
+        _packed_unwise,
+        "i32, f32",
+    ),
     Variant("gemv_subgroup", "few rows; lanes of a subgroup share rows of weights", gemv_subgroup_unmet, _gemv_unwise),
     Variant("gemv_workgroup", "few rows; sums meet in workgroup memory", gemv_unmet, _gemv_unwise),
     Variant("tiled", "many rows share each tile of weights in workgroup memory", _tiled_unmet),
 )
-GEMV_VARIANTS = ("gemv_subgroup", "gemv_workgroup")
+GEMV_VARIANTS = ("gemv_packed", "gemv_subgroup", "gemv_workgroup")
 
 
 def choose(op: Op, context: KernelContext) -> Decision:
@@ -90,22 +124,29 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
             made.append(tiled_dispatch(op, context, index, tile))
         else:
             shape = part_shape(op, decision, context, index)
-            made.append(gemv_dispatch(op, context, index, shape, decision.variant == "gemv_subgroup"))
+            made.append(gemv_dispatch(op, context, index, shape, sums_in_subgroups(decision, context)))
     return tuple(made)
 
 
 def part_shape(op: Op, decision: Decision, context: KernelContext, index: int) -> GemvShape:
     """How a GEMV of part `index` of the weight is divided."""
-    weight, request = context.weights[op.weights[0]], _request(op, context)
-    out_rows = _out_rows(request, weight.parts[index])
-    return gemv_shape(request, weight.format, decision.variant == "gemv_subgroup", out_rows)
+    request, subgroup = _request(op, context), sums_in_subgroups(decision, context)
+    if decision.variant == "gemv_packed":
+        return packed_shape(request, subgroup)
+    return gemv_shape(request, subgroup, _out_rows(request, context.weights[op.weights[0]].parts[index]))
+
+
+def sums_in_subgroups(decision: Decision, context: KernelContext) -> bool:
+    """Whether the lanes of a GEMV add up by subgroups, or else in workgroup memory."""
+    return decision.variant != "gemv_workgroup" and bool(context.caps.subgroup_size)
 
 
 def _request(op: Op, context: KernelContext) -> MatmulRequest:
     matmul = _attributes(op)
     gated, norm = matmul.activation is not None, matmul.norm_eps is not None
     output = op.output
-    return MatmulRequest(output.rows, op.weights[0].columns, output.columns, gated, norm, context.caps)
+    form = context.weights[op.weights[0]].format
+    return MatmulRequest(output.rows, op.weights[0].columns, output.columns, gated, norm, form, context.caps)
 
 
 def _attributes(op: Op) -> Matmul:

@@ -16,8 +16,14 @@ MOST_GEMV_ROWS = 8
 WIDE_UNIT = 32
 """Columns that a lane takes at once where it can: 16 bytes of 4-bit codes, a group of most formats."""
 
-LONG_ROWS = 2048
+PACKED_UNIT_WORDS = 20
+"""Workgroup memory of 32 columns of x in fixed point (packed_product.wgsl)."""
+
+LONG_ROWS, VERY_LONG_ROWS = 2048, 8192
 """Columns from which on rows are long: lanes have many units of them."""
+
+FEW_OUTPUTS = 8192
+"""Up to so many outputs of several rows of X do not fill a large GPU with GEMVs of a few lanes, nor with tiles."""
 
 FEW_LANES, MOST_SPLITS = 4, 9
 ONE_TURN_UNITS = 96
@@ -29,6 +35,9 @@ MANY_OUTPUTS = 32768
 FILLING = 128
 """So many workgroups fill a large GPU: with fewer of a large tile, smaller ones are faster."""
 
+LAST_ROUND = 0.9
+"""Where a workgroup has a multiprocessor to itself, so much of all rounds together must be filled."""
+
 
 @dataclass(frozen=True)
 class MatmulRequest:
@@ -39,6 +48,7 @@ class MatmulRequest:
     outputs: int
     gated: bool
     norm: bool
+    format: PlanarFormat
     caps: DeviceCaps
 
 
@@ -77,7 +87,8 @@ class GemvShape:
         """Bytes of workgroup memory."""
         x_rows = min(request.rows, self.x_rows)
         sums = x_rows * (self.rows * (2 if request.gated else 1) + request.norm)
-        staged = self.staged * (self.unit + 4) // self.unit
+        unit_words = PACKED_UNIT_WORDS if self.decode == "packed" else self.unit + 4
+        staged = self.staged // self.unit * unit_words
         squares = self.lanes * self.lane_groups if request.norm and staged else 0
         return x_rows * (staged + squares) * 4 + (self.lane_groups * sums * 4 if self.split > 1 else 0)
 
@@ -92,11 +103,30 @@ def gemv_lanes(subgroup: bool, caps: DeviceCaps) -> tuple[int, int]:
     return lanes, min(GEMV_INVOCATIONS, caps.max_invocations) // lanes
 
 
-def gemv_shape(request: MatmulRequest, form: PlanarFormat, subgroup: bool, out_rows: int) -> GemvShape:
-    """The shape for `out_rows` of the request's outputs, their weights in `form`: the fastest of those that
-    docs/performance.md tells of, by the length of rows, how many there are, and rows of X."""
+def packed_shape(request: MatmulRequest, subgroup: bool) -> GemvShape:
+    """The shape where x is in fixed point. A lane's rows share what it reads of x; so do X's rows codes."""
     most, _ = gemv_lanes(subgroup, request.caps)
-    wide = not form.dense and request.columns % WIDE_UNIT == 0
+    if request.rows > 1:
+        lanes = min(most, 8 if request.outputs > FEW_OUTPUTS else 16)
+        return GemvShape(WIDE_UNIT, lanes, 16, 4, 1, 1, _staged(request, 2048), "packed", x_rows=2)
+    if request.outputs >= MANY_OUTPUTS:
+        return GemvShape(WIDE_UNIT, most, 8, 4, 1, 1, _staged(request, 4096), "packed")
+    split = 2 if request.columns > VERY_LONG_ROWS else 1
+    return GemvShape(WIDE_UNIT, most, 8 * split, 2, split, 2, _staged(request, 7168), "packed")
+
+
+def _staged(request: MatmulRequest, most: int) -> int:
+    """The fewest equal blocks of a row that have at most `most` columns, or as many of these where none do."""
+    units = request.columns // WIDE_UNIT
+    counts = range(-(-request.columns // most), MOST_SPLITS + 1)
+    return next((request.columns // count for count in counts if units % count == 0), most)
+
+
+def gemv_shape(request: MatmulRequest, subgroup: bool, out_rows: int) -> GemvShape:
+    """The shape for `out_rows` of the request's outputs: the fastest of those that docs/performance.md tells of, by
+    the length of rows, how many there are, and rows of X."""
+    most, _ = gemv_lanes(subgroup, request.caps)
+    wide = not request.format.dense and request.columns % WIDE_UNIT == 0
     if request.caps.software:
         shape = _software_shape(request, wide, most)
     elif request.columns >= LONG_ROWS:
@@ -160,7 +190,11 @@ def _divided(unit: int, lanes: int, row_groups: int, rows: int = 1, split: int =
 @dataclass(frozen=True)
 class Tile:
     """Outputs of a workgroup (rows x columns), of one invocation, and the slice of K in workgroup memory, in one or two
-    buffers."""
+    buffers.
+
+    With one buffer, `crowd` workgroups on a multiprocessor hide each other's waiting. With two, a workgroup has a
+    multiprocessor to itself.
+    """
 
     rows: int
     columns: int
@@ -168,6 +202,7 @@ class Tile:
     thread_columns: int
     k: int = 32
     buffers: int = 1
+    crowd: int = 1
 
     def storage(self, gated: bool, norm: bool) -> int:
         """Bytes of workgroup memory."""
@@ -193,12 +228,11 @@ class Tile:
 
 # Largest first; a tile serves steps of at least its rows. Gate and up share what they read of X.
 TILES = (
-    Tile(128, 128, 8, 8, 16, 2), Tile(64, 128, 8, 4, 16, 2), Tile(64, 64, 4, 4), Tile(32, 32, 4, 2), Tile(16, 32, 2, 2),
-    Tile(8, 32, 2, 2),
+    Tile(128, 128, 8, 8, 16, 2), Tile(64, 128, 4, 8, 16, crowd=3), Tile(64, 128, 8, 4, 16, 2),
+    Tile(64, 64, 4, 4, 16, crowd=3), Tile(64, 64, 4, 4), Tile(32, 32, 4, 2), Tile(16, 32, 2, 2), Tile(8, 32, 2, 2),
 )  # fmt: skip
 GATED_TILES = (
-    Tile(128, 64, 8, 4, 16), Tile(64, 64, 4, 4, 16), Tile(32, 64, 4, 2), Tile(32, 32, 4, 2), Tile(16, 32, 2, 2),
-    Tile(8, 32, 2, 2),
+    Tile(64, 64, 4, 4, 16), Tile(32, 64, 4, 2), Tile(32, 32, 4, 2), Tile(16, 32, 2, 2), Tile(8, 32, 2, 2),
 )  # fmt: skip
 SOFTWARE_TILES = (Tile(64, 64, 4, 4), Tile(32, 32, 4, 2), Tile(8, 32, 2, 2))
 
@@ -211,10 +245,13 @@ def tile_for(request: MatmulRequest) -> Tile | None:
         for tile in tiles
         if tile.rows <= request.rows and tile.storage(request.gated, request.norm) <= request.caps.max_workgroup_storage
     ]
-    filling = (tile for tile in fitting if request.caps.software or _workgroups(tile, request) >= FILLING)
+    filling = (tile for tile in fitting if request.caps.software or _fills(tile, request))
     return next(filling, fitting[-1] if fitting else None)
 
 
-def _workgroups(tile: Tile, request: MatmulRequest) -> int:
+def _fills(tile: Tile, request: MatmulRequest) -> bool:
     columns, rows, _ = tile.grid(request.rows, request.outputs)
-    return columns * rows
+    if tile.buffers == 1:
+        return columns * rows >= tile.crowd * FILLING
+    rounds = -(-columns * rows // FILLING)
+    return columns * rows >= LAST_ROUND * rounds * FILLING

@@ -60,7 +60,7 @@ def explain(
                 name=op.name,
                 input_dtype=_input_dtype(op, plan),
                 weight=", ".join(dict.fromkeys(common_format(ref.sources, stored) or "" for ref in op.weights)),
-                accumulate="" if isinstance(op.attributes, Embed | Copy) else "f32",
+                accumulate="" if isinstance(op.attributes, Embed | Copy) else decision.accumulate,
                 output_dtype=_output_dtype(op, plan),
                 shape=_shape(op),
                 device=op.device,

@@ -6,7 +6,8 @@
 // those past state.rows leave early.
 // LANES invocations, a lane group, share ROWS rows of W, and SPLIT such groups share these again: each lane reads every
 // (LANES * SPLIT)-th unit of UNIT columns, UNROLL of them at a time. Groups that share x are in one subgroup, where they
-// read it at once. With STAGED, x is first brought into workgroup memory, STAGED columns at a time.
+// read it at once. With STAGED, x is first brought into workgroup memory, STAGED columns at a time. How x and a unit are
+// multiplied is float_product.wgsl's or, with DECODE "packed", packed_product.wgsl's.
 // With GATED, W holds OUT_ROWS gate rows, then as many up rows; bias and B of up begin at row UP_FIRST. REDUCE is
 // "subgroup" (shuffles) or "workgroup" (shared memory).
 // With APPEND, W makes q, k and v, and two outputs at a time are rotated and stored: Y is q, k and v go to the cache.
@@ -71,19 +72,19 @@ const QUADS: u32 = ${COLUMNS // 4}u;
 //% set _ = sum_names.append("squares_" ~ m)
 //% endfor
 //% endif
-// With few sums each is kept as four, which do not wait for each other.
-//% set wide = weight_rows | length * X_ROWS <= 4
-
 //% include "matmul/reduce.wgsl"
 
 //% if SPLIT > 1
 var<workgroup> partial_sums: array<f32, ${LANE_GROUPS * sum_names | length}>;
 //% endif
+//% set units_a_turn = stride * UNROLL
+//% set block = STAGED // UNIT if STAGED else units
+//% set turns = (block + units_a_turn - 1) // units_a_turn
+//% set whole = block % units_a_turn == 0 and units % block == 0
+//% set product = "packed" if DECODE == "packed" else "float"
+//% from "matmul/" ~ product ~ "_product.wgsl" import declare, stage, multiply with context
 //% if STAGED
-// Of each row of X, STAGED columns: a unit's quads side by side, and one of padding, which keeps lanes out of each
-// other's memory banks.
-//% set staged_units = STAGED // UNIT
-var<workgroup> x_staged: array<vec4<f32>, ${X_ROWS * staged_units * (quads + 1)}>;
+${declare()}
 //% if NORM
 var<workgroup> staged_squares: array<f32, ${X_ROWS * invocations}>;
 //% endif
@@ -123,26 +124,11 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) co
 //% for name in sum_names
   var ${name} = 0.0;
 //% endfor
-//% set staged_stride = stride * UNROLL
-//% set block = staged_units if STAGED else units
-//% set turns = (block + staged_stride - 1) // staged_stride
-//% set whole = block % staged_stride == 0 and units % block == 0
 //% if STAGED
-  for (var start = 0u; start < UNITS; start += ${staged_units}u) {
+  for (var start = 0u; start < UNITS; start += ${block}u) {
     workgroupBarrier();
 //% for m in range(X_ROWS)
-    for (var at = index; at < ${staged_units * quads}u; at += ${invocations}u) {
-      let quad = start * ${quads}u + at;
-      var value = vec4<f32>(0.0);
-      if (quad < QUADS) {
-        value = vec4<f32>(x[(x_row + ${m}u) * QUADS + quad]);
-//% if NORM
-        squares_${m} += dot(value, value);
-        value *= norm[quad];
-//% endif
-      }
-      x_staged[${m * staged_units * (quads + 1)}u + at + at / ${quads}u] = value;
-    }
+${stage(m)}
 //% endfor
     workgroupBarrier();
 //% else
@@ -164,70 +150,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(num_workgroups) co
 //% endfor
 //% endfor
 //% for u in range(UNROLL)
-//% for g in range(groups)
-    {
-//% for m in range(X_ROWS)
-//% if with_offset
-      var total_${m} = vec4<f32>(0.0);
-//% endif
-//% for w in weight_rows
-      var part${w}_${m} = ${"vec4<f32>(0.0)" if wide else "0.0"};
-//% endfor
-//% endfor
-//% for j in range(g * quads // groups, (g + 1) * quads // groups)
-      {
-//% for w in weight_rows
-        let q${w} = quad${j}(packed${w}_${u});
-//% endfor
-//% for m in range(X_ROWS)
-        {
-//% if STAGED
-          var value = x_staged[${m * staged_units * (quads + 1) + j}u + ${"local%d" % u if whole else "min(local%d, %du)" % (u, block - 1)} * ${quads + 1}u];
-//% else
-          var value = vec4<f32>(x[(x_row + ${m}u) * QUADS + unit${u} * ${quads}u + ${j}u]);
-//% endif
-//% if not whole
-          value = select(vec4<f32>(0.0), value, has${u});
-//% endif
-//% if NORM and not STAGED
-          squares_${m} += dot(value, value);
-          value *= norm[unit${u} * ${quads}u + ${j}u];
-//% endif
-//% if with_offset
-          total_${m} += value;
-//% endif
-//% if mantissa
-          value *= X_SCALE;
-//% endif
-//% for w in weight_rows
-//% if wide
-          part${w}_${m} += q${w} * value;
-//% else
-          part${w}_${m} = fma(q${w}.w, value.w, fma(q${w}.z, value.z, fma(q${w}.y, value.y, fma(q${w}.x, value.x, part${w}_${m}))));
-//% endif
-//% endfor
-        }
-//% endfor
-      }
-//% endfor
-//% for m in range(X_ROWS)
-//% if with_offset
-      let sum_x${m} = total_${m}.x + total_${m}.y + total_${m}.z + total_${m}.w;
-//% endif
-//% for w in weight_rows
-//% set product = "(part%s_%d.x + part%s_%d.y + part%s_%d.z + part%s_%d.w)" % (w, m, w, m, w, m, w, m) if wide else "part%s_%d" % (w, m)
-      sum${w}_${m} += ${product}
-//%- if quantised
- * scale${g}(packed${w}_${u})
-//%- endif
-//%- if with_offset
- + sum_x${m} * offset${g}(packed${w}_${u})
-//%- endif
-;
-//% endfor
-//% endfor
-    }
-//% endfor
+${multiply(u)}
 //% endfor
   }
   }

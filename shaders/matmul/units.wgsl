@@ -1,10 +1,11 @@
 // Units of ${UNIT} consecutive weights of a row of planar weights (inference/formats/planar.py), format ${FORMAT},
 // ${COLUMNS} columns: what one lane of a GEMV loads at once. Quantised units are read 16 bytes at a time where the
-// plane has as much, and their scale once; `load` asks for all of a unit's words, quad0 .. and scale0 .. decode them.
+// plane has as much, and their scale once; `load` asks for all of a unit's words, codes0 .., quad0 .. and scale0 .. decode them.
 //
 // Bindings 0 ..: the planes low [, high] [, scales] [, supers], u32, row-major with the strides below.
-// Constants as in weights.wgsl, and DECODE, how codes become floats: "convert" (integer conversions) or "mantissa"
-// (the code is put into the mantissa of a float and the excess subtracted, which gives quant * 1 / X_SCALE).
+// Constants as in weights.wgsl, and DECODE, how codes become floats: "convert" (integer conversions), "mantissa"
+// (the code is put into the mantissa of a float and the excess subtracted, which gives quant * 1 / X_SCALE), or "packed"
+// (they stay bytes: packed_product.wgsl).
 // The including file sets what it needs too: `quantised`, `groups` of a unit, `with_offset`, `mantissa`.
 
 const COLUMNS: u32 = ${COLUMNS}u;
@@ -110,6 +111,22 @@ fn fill_levels(index: u32) {
 //% endif
 
 //% for j in range(UNIT // 4)
+//% if quantised
+// The codes of quad j, one a byte; of 8 bits with their sign.
+fn codes${j}(p: Packed) -> u32 {
+//% if LOW_BITS == 8
+  return ${word("low", low_words, j)};
+//% else
+  return ${fields("low", low_words, LOW_BITS, j)}
+//%- if HIGH_BITS
+ | (${fields("high", high_words, HIGH_BITS, j)} << ${LOW_BITS}u)
+//%- endif
+;
+//% endif
+}
+
+//% endif
+//% if DECODE != "packed"
 fn quad${j}(p: Packed) -> vec4<f32> {
 //% if FORMAT == "f32"
   return bitcast<vec4<f32>>(p.low${j});
@@ -118,31 +135,20 @@ fn quad${j}(p: Packed) -> vec4<f32> {
 //% elif FORMAT == "bf16"
   let pair = p.low0.${("xy", "zw")[j]};
   return bitcast<vec4<f32>>(vec4<u32>(pair.x << 16u, pair.x & 0xffff0000u, pair.y << 16u, pair.y & 0xffff0000u));
-//% elif LOW_BITS == 8
-//% if mantissa
-  let codes = ${word("low", low_words, j)} ^ 0x80808080u;
-  let bytes = vec4<u32>(codes & 0xffu, codes & 0xff00u, (codes >> 8u) & 0xff00u, codes >> 24u);
-  return bitcast<vec4<f32>>(bytes | vec4<u32>(0x4b000000u)) - EXCESS;
 //% else
-  return vec4<f32>(unpack4xI8(${word("low", low_words, j)}));
-//% endif
-//% else
-  let codes = ${fields("low", low_words, LOW_BITS, j)}
-//%- if HIGH_BITS
- | (${fields("high", high_words, HIGH_BITS, j)} << ${LOW_BITS}u)
-//%- endif
-;
+  let codes = codes${j}(p)${" ^ 0x80808080u" if mantissa and LOW_BITS == 8 else ""};
 //% if TABLE
   return vec4<f32>(levels[codes & 0xffu], levels[(codes >> 8u) & 0xffu], levels[(codes >> 16u) & 0xffu], levels[codes >> 24u]);
 //% elif mantissa
-  let bytes = vec4<u32>(codes & 0xffu, codes & 0xff00u, codes & 0xff0000u, codes >> 24u);
+  let bytes = vec4<u32>(codes & 0xffu, codes & 0xff00u, ${"(codes >> 8u) & 0xff00u" if LOW_BITS == 8 else "codes & 0xff0000u"}, codes >> 24u);
   return bitcast<vec4<f32>>(bytes | vec4<u32>(0x4b000000u)) - EXCESS;
 //% else
-  return vec4<f32>(unpack4xU8(codes))${" - %d.0" % ZERO if ZERO else ""};
+  return vec4<f32>(${"unpack4xI8" if LOW_BITS == 8 else "unpack4xU8"}(codes))${" - %d.0" % ZERO if ZERO and LOW_BITS != 8 else ""};
 //% endif
 //% endif
 }
 
+//% endif
 //% endfor
 //% for g in range(groups) if quantised
 fn scale${g}(p: Packed) -> f32 {
