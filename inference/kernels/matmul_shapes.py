@@ -35,8 +35,8 @@ MANY_OUTPUTS = 32768
 FILLING = 128
 """So many workgroups fill a large GPU: with fewer of a large tile, smaller ones are faster."""
 
-LAST_ROUND = 0.9
-"""Where a workgroup has a multiprocessor to itself, so much of all rounds together must be filled."""
+FILLED = 0.85
+"""So much of a GPU, or of all rounds where a workgroup has a multiprocessor to itself, counts as filled."""
 
 
 @dataclass(frozen=True)
@@ -228,13 +228,14 @@ class Tile:
 
 # Largest first; a tile serves steps of at least its rows. Gate and up share what they read of X.
 TILES = (
-    Tile(128, 128, 8, 8, 16, 2), Tile(64, 128, 4, 8, 16, crowd=3), Tile(64, 128, 8, 4, 16, 2),
-    Tile(64, 64, 4, 4, 16, crowd=3), Tile(64, 64, 4, 4), Tile(32, 32, 4, 2), Tile(16, 32, 2, 2), Tile(8, 32, 2, 2),
+    Tile(128, 128, 8, 8, 16, 2), Tile(64, 128, 8, 4, 16, 2), Tile(64, 64, 8, 4, 16, crowd=3), Tile(64, 64, 4, 4),
+    Tile(32, 32, 4, 2), Tile(16, 32, 2, 2), Tile(8, 32, 2, 2),
 )  # fmt: skip
 GATED_TILES = (
-    Tile(64, 64, 4, 4, 16), Tile(32, 64, 4, 2), Tile(32, 32, 4, 2), Tile(16, 32, 2, 2), Tile(8, 32, 2, 2),
+    Tile(128, 64, 8, 4, 16, 2), Tile(64, 64, 8, 4, 16, crowd=3), Tile(32, 64, 4, 2), Tile(32, 32, 4, 2),
+    Tile(16, 32, 2, 2), Tile(8, 32, 2, 2),
 )  # fmt: skip
-SOFTWARE_TILES = (Tile(64, 64, 4, 4), Tile(32, 32, 4, 2), Tile(8, 32, 2, 2))
+SOFTWARE_TILES = (Tile(64, 64, 8, 4, 16), Tile(32, 32, 4, 2), Tile(8, 32, 2, 2))
 
 
 def tile_for(request: MatmulRequest) -> Tile | None:
@@ -251,7 +252,5 @@ def tile_for(request: MatmulRequest) -> Tile | None:
 
 def _fills(tile: Tile, request: MatmulRequest) -> bool:
     columns, rows, _ = tile.grid(request.rows, request.outputs)
-    if tile.buffers == 1:
-        return columns * rows >= tile.crowd * FILLING
-    rounds = -(-columns * rows // FILLING)
-    return columns * rows >= LAST_ROUND * rounds * FILLING
+    rounds = tile.crowd if tile.buffers == 1 else -(-columns * rows // FILLING)
+    return columns * rows >= FILLED * rounds * FILLING

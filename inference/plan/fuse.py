@@ -17,6 +17,10 @@ WeightFormats = Mapping[str, str]
 """Storage format by canonical weight name ("layers.0.attention.q" -> "q4_1")."""
 
 
+MOST_NORM_ROWS = 32
+"""Of more rows a norm stays an op: every workgroup of a matmul would compute it anew, while it multiplies."""
+
+
 @dataclass(frozen=True)
 class Rewrite:
     """A named rewrite of the op list."""
@@ -80,10 +84,13 @@ def activation_into_matmul(ops: list[Op], formats: WeightFormats) -> list[Op]:
 
 
 def norm_into_matmul(ops: list[Op], formats: WeightFormats) -> list[Op]:
-    """A norm that only matmuls read is computed inside each of them."""
+    """A norm of few rows that only matmuls read is computed inside each of them."""
     result = list(ops)
     for norm in ops:
         if norm.kind != "rmsnorm" or norm.attributes.group != norm.output.columns:  # type: ignore[union-attr]
+            continue
+        if norm.output.rows > MOST_NORM_ROWS:
+            _replace(result, norm, _note(norm, f"norm_into_matmul: of {norm.output.rows} rows it is faster by itself"))
             continue
         readers = _readers(result, norm.output)
         if any(not isinstance(reader.attributes, Matmul) for reader in readers):

@@ -111,22 +111,27 @@ fn adapted(row: u32, out: u32) -> f32 {
     }
 //% endfor
 //% endmacro
+// Written out, so that what the next quads need is read while these are multiplied.
 //% macro multiply(buffer)
-    for (var quad = 0u; quad < QUADS && has_rows; quad++) {
+    if (has_rows) {
+//% for quad in range(TILE_K // 4)
+      {
 //% for up in ups
 //% for c in range(THREAD_COLUMNS)
-      let w${up}${c} = w${up}_tile[${buffer} * W_SIZE + (thread_column + ${c * (TILE_COLUMNS // THREAD_COLUMNS)}u) * STRIDE + quad];
+        let w${up}${c} = w${up}_tile[${buffer} * W_SIZE + (thread_column + ${c * (TILE_COLUMNS // THREAD_COLUMNS)}u) * STRIDE + ${quad}u];
 //% endfor
 //% endfor
 //% for r in range(THREAD_ROWS)
-      let x${r} = x_tile[${buffer} * X_SIZE + (thread_row * ${THREAD_ROWS}u + ${r}u) * STRIDE + quad];
+        let x${r} = x_tile[${buffer} * X_SIZE + (thread_row * ${THREAD_ROWS}u + ${r}u) * STRIDE + ${quad}u];
 //% for part in "xyzw"
 //% for up in ups
 //% for c in range(THREAD_COLUMNS)
-      sum${up}${r}_${c} = fma(x${r}.${part}, w${up}${c}.${part}, sum${up}${r}_${c});
+        sum${up}${r}_${c} = fma(x${r}.${part}, w${up}${c}.${part}, sum${up}${r}_${c});
 //% endfor
 //% endfor
 //% endfor
+//% endfor
+      }
 //% endfor
     }
 //% endmacro

@@ -60,7 +60,7 @@ def same_numbers(path: Path, rewrites: tuple[fusion.Rewrite, ...], monkeypatch: 
     plain = open_numpy(path, fused=False)
     monkeypatch.setattr(fusion, "REWRITES", rewrites)
     fused = open_numpy(path)
-    assert len(fused.plan(4, "all").ops) < len(plain.plan(4, "all").ops)
+    assert len(fused.plan(1, "all").ops) < len(plain.plan(1, "all").ops)
     expected, found = run_ids(plain, IDS), run_ids(fused, IDS)
     assert expected is not None and found is not None
     np.testing.assert_allclose(found, expected, atol=2e-5)
@@ -82,6 +82,15 @@ def test_one_rewrite_alone_keeps_the_numbers(
     tiny: Tiny, family: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     same_numbers(model(tiny, family), only(name, *NEEDS.get(name, ())), monkeypatch)
+
+
+def test_a_norm_of_many_rows_stays_an_op(tiny: Tiny) -> None:
+    """And says why."""
+    config, _ = open_store(model(tiny, "llama"))
+    for rows in (fusion.MOST_NORM_ROWS, fusion.MOST_NORM_ROWS + 1):
+        norms = [op for op in rewritten(config, "norm_into_matmul", {}, rows).ops if op.kind == "rmsnorm"]
+        assert bool(norms) == (rows > fusion.MOST_NORM_ROWS)
+        assert all(f"of {rows} rows it is faster by itself" in op.notes[-1] for op in norms)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
