@@ -42,7 +42,7 @@ from inference.weights import WeightStore
 
 # Enough that the GPU never waits for Python. On a software adapter a step takes a second and what is computed past a
 # stop is lost, so only one.
-IN_FLIGHT = InFlight(groups=3, steps=3)
+IN_FLIGHT = InFlight(groups=5, steps=3)
 SOFTWARE_IN_FLIGHT = InFlight(groups=1, steps=1)
 
 LOGITS_BYTES = 64 * 1024 * 1024

@@ -19,8 +19,8 @@ from inference.events import StepSpans
 from inference.gpu.buffers import BufferPool
 from inference.gpu.encoder import PassEncoder, Prepared
 
-FINISHERS = 2
-"""Threads that finish command buffers: with two, the GPU and no longer they are what decoding waits for."""
+
+GROUPS_OF_ONE = 3
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class InFlight:
     """How far the device may be ahead of what the host has read: up to `groups` groups of up to `steps` steps.
 
     The steps of a group are finished, submitted and mapped as one, which costs the host less, but their results come
-    together: a group has as many as take about `seconds`.
+    together: a group has as many as take about `seconds`. Where that is one, few groups are enough, as a step takes
+    longer than what the host does for it.
     """
 
     groups: int
@@ -49,6 +50,10 @@ class InFlight:
         """Steps in a group where each takes `step_s` seconds: at least one."""
         return max((count for count in range(1, self.steps + 1) if count * step_s <= self.seconds), default=1)
 
+    def ahead(self, size: int) -> int:
+        """Groups in flight where each has `size` steps."""
+        return self.groups if size > 1 else min(self.groups, GROUPS_OF_ONE)
+
 
 @dataclass(eq=False)
 class _Group:
@@ -64,7 +69,7 @@ class _Group:
 class StepQueue:
     """Steps in flight on one device, oldest first, in groups. Each copies a small result that is mapped when it is due.
 
-    One thread encodes while others finish what it encoded, two groups at a time, and one more submits in order.
+    One thread encodes while another finishes what it encoded, and one more submits that.
     """
 
     def __init__(self, device: Any, pool: BufferPool, encoder: PassEncoder, result: Any, in_flight: InFlight) -> None:
@@ -79,7 +84,7 @@ class StepQueue:
         self._size = 1
         self._heard = 0.0
         # Finishing a command buffer costs more than encoding it, and releases the interpreter's lock.
-        self._finishers = ThreadPoolExecutor(FINISHERS, thread_name_prefix="finish")
+        self._finisher = ThreadPoolExecutor(1, thread_name_prefix="finish")
         self._submitter = ThreadPoolExecutor(1, thread_name_prefix="submit")
         self.encode_s = 0.0
         self.finish_s = 0.0
@@ -121,7 +126,7 @@ class StepQueue:
         """Have other threads finish and submit the open group, if there is one, and ask for its results."""
         if self._open is not None:
             group, self._open = self._open, None
-            finished = self._finishers.submit(self._finish, group)
+            finished = self._finisher.submit(self._finish, group)
             self._closed.append((group, self._submitter.submit(self._submit, finished, group)))
 
     def next_result(self) -> np.ndarray:
@@ -163,7 +168,7 @@ class StepQueue:
         try:
             with _short_switch_interval():
                 while True:
-                    while len(self._closed) < self.in_flight.groups and more():
+                    while len(self._closed) < self.in_flight.ahead(self._size) and more():
                         submit()
                     # Where no more steps follow, those of a group that is not full are due as well.
                     self.close_group()
@@ -184,7 +189,7 @@ class StepQueue:
         try:
             self.drain()
         finally:
-            self._finishers.shutdown()
+            self._finisher.shutdown()
             self._submitter.shutdown()
 
     def _new_group(self, measured: bool) -> _Group:
