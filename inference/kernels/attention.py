@@ -15,7 +15,7 @@ from inference.plan.ops import Attention, Op
 
 SCRATCH = Binding("scratch", "attention")
 STREAMING_SIZE = 64
-MERGE_SIZE = 64
+MERGE_SIZE = 32
 
 # Invocations of a decode workgroup, in subgroups.
 DECODE_SUBGROUPS = 8
@@ -26,9 +26,9 @@ FEW_TURNS = 4
 FEW_KEYS = 256
 TURNS_PER_SPLIT = 2
 # More shares, or more workgroups than fill a large GPU, only add to the merge.
-MAX_SPLITS = 64
-MAX_SPLIT_WORKGROUPS = 512
-SPLITS_AT_ONCE = 8
+MAX_SPLITS = 32
+MAX_SPLIT_WORKGROUPS = 256
+SPLITS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
