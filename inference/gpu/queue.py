@@ -19,8 +19,8 @@ from inference.events import StepSpans
 from inference.gpu.buffers import BufferPool
 from inference.gpu.encoder import PassEncoder, Prepared
 
-
 GROUPS_OF_ONE = 3
+"""In flight at most where a group is one step."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,9 @@ from inference.plan.ops import Matmul, Op
 FEW_ROWS = 32
 """Up to so many, tiles would be too few to fill a device: reading the weights several times is faster."""
 
+BYTE_PRODUCTS = ("Vulkan", "D3D12")
+"""Backends on which dot4I8Packed is one instruction of most GPUs."""
+
 LITTLE = 5 * 2**20
 """With fewer weights than this, converting x to fixed point takes longer than it saves."""
 
@@ -63,8 +66,8 @@ def _packed_unmet(request: MatmulRequest) -> str | None:
 
 
 def _packed_unwise(request: MatmulRequest) -> str | None:
-    if request.caps.software:
-        return "a processor multiplies floats as fast"
+    if request.caps.software or request.caps.backend not in BYTE_PRODUCTS:
+        return "the device has no instruction that multiplies four bytes"
     if request.columns < LONG_ROWS or request.columns * request.outputs < LITTLE:
         return f"with {request.outputs} x {request.columns} weights, converting x takes longer than it saves"
     if request.rows > FEW_ROWS:
