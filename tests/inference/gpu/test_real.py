@@ -79,6 +79,16 @@ def test_smollm2_generates_as_on_numpy(smollm2_cpu: Engine, smollm2_gpu: Engine,
     assert sampled(smollm2_cpu, case["ids"], count) == case["f32"]["ids"][:count]
 
 
+def test_smollm2_with_x_in_fixed_point(smollm2_path: Path, smollm2_cpu: Engine, golden: Golden) -> None:
+    """As large matrices are multiplied on GPUs; this model's are small, so it is asked for."""
+    case = case_of(golden, "smollm2", "short")
+    engine = Engine.open(smollm2_path, device="webgpu", dtype="f32", kernels=["prefer:gemv_packed"])
+    assert {row.variant for row in engine.plan("decode") if row.kind in ("matmul", "lm_head")} == {"gemv_packed"}
+    assert np.abs(engine.logits(case["ids"]) - smollm2_cpu.logits(case["ids"])).max() <= CLOSE
+    assert sampled(engine, case["ids"], 7) == case["f32"]["ids"][:7]
+    engine.close()
+
+
 @pytest.mark.slow
 def test_smollm2_with_f16_storage_chooses_the_same(smollm2_path: Path, golden: Golden) -> None:
     """Top-1 at generated positions whose reference margin exceeds 0.3: at least 95% are the reference's."""
