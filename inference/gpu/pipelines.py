@@ -6,7 +6,8 @@ statement, and `//% include "weights.wgsl"` brings in another file of the shader
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from typing import Any
 
@@ -16,21 +17,34 @@ import wgpu
 from inference.gpu.shader_modules import create_shader_module
 from inference.kernels.dispatch import Constant
 
+COMPILERS = 8
+"""Threads that compile side by side: a driver takes about 0.1 s for a pipeline that it has not seen before."""
+
+Key = tuple[str, tuple[tuple[str, Constant], ...]]
+
 
 class PipelineCache:
     """Compiled pipelines of one device, by shader and constants."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        self._pipelines: dict[tuple[str, tuple[tuple[str, Constant], ...]], Any] = {}
+        self._pipelines: dict[Key, Any] = {}
         self._layouts: dict[Any, Any] = {}
+
+    def compile(self, wanted: Iterable[tuple[str, Mapping[str, Constant]]]) -> None:
+        """Compile what is missing of these shaders with these constants, several at a time. Raises as `get`."""
+        missing = {_key(*each): each for each in wanted}
+        missing = {key: each for key, each in missing.items() if key not in self._pipelines}
+        with ThreadPoolExecutor(COMPILERS, thread_name_prefix="compile") as threads:
+            compiled = threads.map(lambda each: self._compile(*each), missing.values())
+            self._pipelines |= zip(missing, compiled, strict=True)
 
     def get(self, shader: str, constants: Mapping[str, Constant]) -> Any:
         """The pipeline of shaders/`shader` rendered with `constants`; compiled on first use.
 
         Raises RuntimeError with the compiler's message and the rendered source where it does not compile.
         """
-        key = (shader, tuple(sorted(constants.items())))
+        key = _key(shader, constants)
         if key not in self._pipelines:
             self._pipelines[key] = self._compile(shader, constants)
         return self._pipelines[key]
@@ -53,6 +67,10 @@ class PipelineCache:
             )
         except (wgpu.GPUError, RuntimeError) as error:
             raise RuntimeError(f"shaders/{shader} with {dict(constants)} does not compile: {error}\n{code}") from error
+
+
+def _key(shader: str, constants: Mapping[str, Constant]) -> Key:
+    return shader, tuple(sorted(constants.items()))
 
 
 def render_shader(shader: str, constants: Mapping[str, Constant]) -> str:

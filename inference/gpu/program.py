@@ -104,6 +104,7 @@ def make_program(
 ) -> Program:
     """Bind every dispatch of `plan` to `buffers`."""
     decisions, dispatches = decide(plan, context)
+    pipelines.compile((dispatch.shader, dispatch.constants) for group in dispatches for dispatch in group)
     bound = []
     for op, group in zip(plan.ops, dispatches, strict=True):
         for dispatch in group:
