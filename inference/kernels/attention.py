@@ -33,11 +33,15 @@ SPLITS_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Tile:
-    """Queries of a workgroup, invocations of a query (`columns`), and keys that each scores at a time."""
+    """Queries of a workgroup; `columns` invocations share `thread_queries` of them, each scores `keys` keys at a time.
+
+    `thread_queries` is 1, 2 or 4 and divides `queries`.
+    """
 
     queries: int
     columns: int
     keys: int
+    thread_queries: int
     stage_queries: bool
 
     def storage(self, head_dim: int) -> int:
@@ -46,10 +50,32 @@ class Tile:
         staged = keys + (self.queries if self.stage_queries else 0)
         return staged * (head_dim // 4 | 1) * 16 + self.queries * (keys + self.columns) * 4
 
+    def words(self, head_dim: int) -> int:
+        """Scores and sums of values that an invocation keeps."""
+        return self.thread_queries * (self.keys + 4 * -(-head_dim // 4 // self.columns))
 
-# Best first.
-TILES = (Tile(16, 8, 4, True), Tile(16, 8, 4, False), Tile(16, 8, 2, False), Tile(16, 8, 1, False))
-SMALL_TILES = (Tile(16, 4, 4, False), Tile(16, 4, 2, False), Tile(16, 4, 1, False))
+
+# Best first. An invocation of 4 queries does four times as much with each key and value that it reads; few queries
+# would leave most invocations of a tile of 32 idle.
+TILES = (
+    Tile(32, 8, 4, 4, True),
+    Tile(32, 8, 4, 4, False),
+    Tile(32, 16, 2, 4, False),
+    Tile(32, 8, 2, 4, False),
+    Tile(16, 8, 4, 1, True),
+    Tile(16, 8, 4, 1, False),
+    Tile(16, 8, 2, 1, False),
+    Tile(16, 8, 1, 1, False),
+)
+SMALL_TILES = (
+    Tile(32, 4, 4, 2, False),
+    Tile(32, 4, 2, 2, False),
+    Tile(16, 4, 4, 1, False),
+    Tile(16, 4, 2, 1, False),
+    Tile(16, 4, 1, 1, False),
+)
+# Scores and sums of an invocation; with the keys and queries that it is at, more would leave the registers.
+MOST_WORDS = 128
 SMALL_STORAGE = 8192
 
 
@@ -273,8 +299,14 @@ def _streaming(op: Op, context: KernelContext, request: AttentionRequest) -> Dis
 
 
 def _tile(tiles: tuple[Tile, ...], storage: int, request: AttentionRequest) -> Tile:
-    """The first tile in `storage` bytes of workgroup memory, else the last."""
-    return next((tile for tile in tiles if tile.storage(request.attention.head_dim) <= storage), tiles[-1])
+    """The first tile in `storage` bytes of workgroup memory that the queries fill once or more, else the last."""
+    head_dim, queries = request.attention.head_dim, request.rows * request.group_heads
+    fitting = (
+        tile
+        for tile in tiles
+        if tile.storage(head_dim) <= storage and tile.words(head_dim) <= MOST_WORDS and tile.queries <= queries
+    )
+    return next(fitting, tiles[-1])
 
 
 def _prefill(op: Op, context: KernelContext, request: AttentionRequest, tile: Tile) -> Dispatch:
@@ -282,7 +314,8 @@ def _prefill(op: Op, context: KernelContext, request: AttentionRequest, tile: Ti
         "QUERIES": tile.queries,
         "COLUMNS": tile.columns,
         "KEYS": tile.keys,
+        "THREAD_QUERIES": tile.thread_queries,
         "STAGE_QUERIES": tile.stage_queries,
     }
-    grid = (-(-request.rows * request.group_heads // tile.queries), request.attention.num_kv_heads, 1)
+    grid = (request.attention.num_kv_heads, -(-request.rows * request.group_heads // tile.queries), 1)
     return Dispatch("attention/prefill.wgsl", constants, _bindings(op, context, tensor(op.output)), grid)

@@ -4,7 +4,7 @@ The cache is contiguous; test_layouts.py has the other layouts."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from inference.formats.planar import from_dense
 from inference.gpu.device import DeviceCaps
 from inference.kernels import attention
 from inference.kernels.base import Decision, KernelPreference
-from inference.kernels.dispatch import STATE, Binding, CacheLayout, KernelContext, tensor
+from inference.kernels.dispatch import STATE, Binding, CacheLayout, Constant, KernelContext, tensor
 from inference.plan.ops import Attention, DType, Op, TensorRef, WeightRef
 from tests.inference.kernels.harness import POISON, Gpu, place_weight, run
 
@@ -222,6 +222,36 @@ def test_less_workgroup_memory_takes_smaller_workgroups(gpu: Gpu, head_dim: int)
             check(small, "prefill_tiled", shape("GQA", head_dim), position=5, rows=33)
 
 
+@dataclass(frozen=True)
+class _Case:
+    tile: attention.Tile
+    shape: Attention
+    position: int
+    rows: int
+    storage: tuple[DType, DType] = STORAGE[0]
+
+
+TILE_CASES = {
+    "two queries, heads of 24": _Case(attention.Tile(16, 4, 2, 2, True), shape(head_dim=24), 29, 13),
+    "two queries, a window": _Case(attention.Tile(8, 8, 4, 2, False), shape(head_dim=16, window=20), 43, 21),
+    "two queries, heads of 80, f16": _Case(attention.Tile(16, 8, 2, 2, False), shape("MQA", 80), 29, 11, STORAGE[2]),
+    "four queries, heads of 24, fewer queries": _Case(attention.Tile(32, 8, 4, 4, True), shape("MQA", 24), 5, 3),
+    "four queries, heads of 96": _Case(attention.Tile(32, 16, 2, 4, True), shape("MHA", 96), 29, 37),
+    "four queries, sinks and a window": _Case(
+        attention.Tile(16, 16, 1, 4, False), shape(head_dim=16, window=30, sinks=True), 43, 21
+    ),
+    "four queries, a softcap": _Case(attention.Tile(16, 4, 2, 4, True), shape(head_dim=16, softcap=5.0), 43, 21),
+    "four queries in one group": _Case(attention.Tile(4, 8, 8, 4, True), shape(head_dim=32), 0, 7),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", TILE_CASES.values(), ids=TILE_CASES)
+def test_tiles(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, case: _Case) -> None:
+    monkeypatch.setattr(attention, "TILES", (case.tile,))
+    check(gpu, "prefill_tiled", case.shape, case.position, case.rows, case.rows + 5, case.storage)
+
+
 CAPS = DeviceCaps(
     name="test", backend="Vulkan", software=False, f16=True, timestamps=True, subgroup_size=32, subgroup_reason="",
     max_workgroup_storage=49152, max_invocations=1024, max_workgroups=65535, max_binding=2**31 - 4,
@@ -278,6 +308,28 @@ def test_workgroup_memory_decides() -> None:
     streaming = choose(64, a, caps=replace(CAPS, max_workgroup_storage=1024))
     assert streaming.variant == "prefill_streaming"
     assert [name for name, _ in streaming.rejected] == ["prefill_tiled", "prefill_small"]
+
+
+def prefill_tile(rows: int, a: Attention, storage: int) -> tuple[Constant, ...]:
+    """Queries of a workgroup and of an invocation."""
+    op, context = make_op(a, rows), make_context(replace(CAPS, max_workgroup_storage=storage), rows, "f32", 1024)
+    (dispatch,) = attention.dispatches(op, attention.choose(op, context), context)
+    queries = dispatch.constants["QUERIES"]
+    assert isinstance(queries, int)
+    assert dispatch.grid == (a.num_kv_heads, -(-rows * a.num_heads // a.num_kv_heads // queries), 1)
+    return queries, dispatch.constants["THREAD_QUERIES"]
+
+
+def test_tiles_fit_queries_memory_and_registers() -> None:
+    for head_dim in (16, 64, 80, 128):
+        for storage in (16384, 32768, 49152):
+            assert prefill_tile(11, shape(head_dim=head_dim), storage) == (32, 4)  # 33 queries of a KV head
+            assert prefill_tile(10, shape(head_dim=head_dim), storage) == (16, 1)
+    assert prefill_tile(64, shape(head_dim=256), 49152) == (32, 4)
+    assert prefill_tile(64, shape(head_dim=256), 32768) == (16, 1)
+    for tile in attention.TILES + attention.SMALL_TILES:
+        assert tile.queries % tile.thread_queries == 0
+        assert tile.thread_queries in (1, 2, 4)
 
 
 def test_small_tiles_are_small() -> None:
