@@ -14,6 +14,9 @@
 
 //% set parts = [".x", ".y", ".z", ".w"][:THREAD_QUERIES] if lanes else [""]
 //% set column_quads = (HEAD_DIM // 4 + COLUMNS - 1) // COLUMNS
+//% set tile_quads = COLUMNS * KEYS * HEAD_DIM // 4
+//% set threads = QUERIES // THREAD_QUERIES * COLUMNS
+//% set loads = [4, (tile_quads + threads - 1) // threads] | min
 // One for each query of an invocation, here and in what is made of them.
 alias Floats = ${score_type};
 alias Indices = ${"vec%s<u32>" % lanes if lanes else "u32"};
@@ -21,8 +24,9 @@ alias Indices = ${"vec%s<u32>" % lanes if lanes else "u32"};
 const QUERIES: u32 = ${QUERIES}u;
 const GROUPS: u32 = ${QUERIES // THREAD_QUERIES}u;  // each of COLUMNS invocations; query g + GROUPS * i is of group g
 const COLUMNS: u32 = ${COLUMNS}u;
-const THREADS: u32 = GROUPS * COLUMNS;
+const THREADS: u32 = ${threads}u;
 const TILE_KEYS: u32 = ${COLUMNS * KEYS}u;
+const TILE_QUADS: u32 = ${tile_quads}u;  // vec4s of its keys
 const STRIDE: u32 = QUADS | 1u;  // odd, so that neighbours read from different banks
 
 @group(0) @binding(1) var<storage, read_write> output: array<vec4<${X_TYPE}>>;
@@ -33,6 +37,24 @@ var<workgroup> query_tile: array<vec4<f32>, QUERIES * STRIDE>;
 var<workgroup> cache_tile: array<vec4<f32>, TILE_KEYS * STRIDE>;
 var<workgroup> weight_tile: array<Floats, TILE_KEYS * GROUPS>;
 var<workgroup> column_results: array<Floats, THREADS>;
+
+// Fills cache_tile with keys or values, several reads under way at a time.
+// Keys past the end repeat the last: a weight of 0 would not silence a NaN.
+//% macro fill_tile(read)
+    for (var i = index; i < TILE_QUADS; i += ${loads}u * THREADS) {
+//% for n in range(loads)
+      let i${n} = i + ${n}u * THREADS;
+      let quad${n} = ${read}(min(base + i${n} / QUADS, end - 1u), kv_head, i${n} % QUADS);
+//% endfor
+//% for n in range(loads)
+//% if tile_quads % (loads * threads)
+      if (i${n} < TILE_QUADS) { cache_tile[i${n} / QUADS * STRIDE + i${n} % QUADS] = quad${n}; }
+//% else
+      cache_tile[i${n} / QUADS * STRIDE + i${n} % QUADS] = quad${n};
+//% endif
+//% endfor
+    }
+//% endmacro
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) index: u32) {
@@ -74,11 +96,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 //% endif
 
   for (var base = first_visible(state[0] + first_query / GROUP_HEADS); base < end; base += TILE_KEYS) {
-    // Keys past the end repeat the last: a weight of 0 would not silence a NaN.
-    for (var i = index; i < TILE_KEYS * QUADS; i += THREADS) {
-      cache_tile[i / QUADS * STRIDE + i % QUADS] = key_at(min(base + i / QUADS, end - 1u), kv_head, i % QUADS);
-    }
-    workgroupBarrier();
+${fill_tile("key_at")}    workgroupBarrier();
 
 //% for k in range(KEYS)
     var scores${k} = Floats();
@@ -113,10 +131,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     workgroupBarrier();
 
     // The keys are used up: the values take their place.
-    for (var i = index; i < TILE_KEYS * QUADS; i += THREADS) {
-      cache_tile[i / QUADS * STRIDE + i % QUADS] = value_at(min(base + i / QUADS, end - 1u), kv_head, i % QUADS);
-    }
-    most = largest;
+${fill_tile("value_at")}    most = largest;
     for (var c = 0u; c < COLUMNS; c++) { most = max(most, column_results[group * COLUMNS + c]); }
     let shrink = exp(largest - most);
     largest = most;
