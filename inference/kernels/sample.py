@@ -25,8 +25,11 @@ RESULT_WORDS = 2 + 2 * NUM_ALTERNATIVES
 
 THREADS = 256
 SLICES = (1024, 2048, 4096)
-"""Items that a workgroup takes the best of. Fewer are faster, where they need no more dispatches."""
-LIST_WORDS = 2 * MAX_CANDIDATES + 2
+"""Logits that a workgroup takes the best of. Fewer are faster, where they need no more dispatches."""
+MOST_ITEMS = 4096
+"""Earlier candidates that a workgroup takes the best of."""
+LIST_ENTRIES = MAX_CANDIDATES + 1
+ENTRY_BYTES = 8
 NO_ID = 0xFFFFFFFF
 
 SETTINGS = Binding("sampling")
@@ -36,13 +39,14 @@ SCRATCH = Binding("scratch", "sample")
 
 @dataclass(frozen=True)
 class Stage:
-    """One dispatch: `lists_in` lists of candidates (None: the logits) become `lists_out`.
+    """One dispatch: `lists_in` lists of candidates (None: the logits) become `lists_out`, `items` of them each.
 
-    Where they lie in scratch is in words.
+    Where they lie in scratch is in entries.
     """
 
     lists_in: int | None
     lists_out: int
+    items: int
     read_from: int
     write_to: int
 
@@ -50,9 +54,9 @@ class Stage:
 def choose(op: Op, context: KernelContext) -> Decision:
     """The one kernel for sampling."""
     columns = op.inputs[0].columns
-    count = len(stages(columns))
+    chain = stages(columns)
     return Decision(
-        "candidates", f"{MAX_CANDIDATES} best of each {slice_size(columns)} logits, one list by dispatch {count}"
+        "candidates", f"{MAX_CANDIDATES} best of each {chain[0].items} logits, one list by dispatch {len(chain)}"
     )
 
 
@@ -75,14 +79,15 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
             "KEEP": MAX_CANDIDATES,
             "SHOWN": NUM_ALTERNATIVES,
             "THREADS": THREADS,
-            "SLICE": slice_size(logits.columns),
+            "PER_THREAD": stage.items // THREADS,
             "FIRST": first,
             "LAST": last,
             "LISTS": stage.lists_in or 0,
+            "LISTS_OUT": stage.lists_out,
             "FROM": stage.read_from,
             "TO": stage.write_to,
             "LIMIT": LOGIT_LIMIT,
-            "SCRATCH_WORDS": scratch_bytes(logits.columns) // 4,
+            "SCRATCH_ENTRIES": scratch_bytes(logits.columns) // ENTRY_BYTES,
             "BATCH": context.batch,
         }
         bindings = (
@@ -95,30 +100,26 @@ def dispatches(op: Op, decision: Decision, context: KernelContext) -> tuple[Disp
     return tuple(result)
 
 
-def slice_size(vocab_size: int) -> int:
-    """The fewest items a slice that need no more dispatches than the most."""
-    return min(SLICES, key=lambda size: (len(_chain(vocab_size, size)), size))
-
-
 def stages(vocab_size: int) -> tuple[Stage, ...]:
-    """The chain of dispatches for so many logits."""
-    return _chain(vocab_size, slice_size(vocab_size))
+    """The chain of dispatches for so many logits: of the shortest, that of the smallest slices."""
+    return min((_chain(vocab_size, size) for size in SLICES), key=len)
 
 
 def _chain(vocab_size: int, size: int) -> tuple[Stage, ...]:
     lists = -(-vocab_size // size)
-    result = [Stage(None, lists, 0, 0)]
+    result = [Stage(None, lists, size, 0, 0)]
     while lists > 1:
-        merged = -(-lists * MAX_CANDIDATES // size)
+        items = min(-(-lists * MAX_CANDIDATES // THREADS) * THREADS, MOST_ITEMS)
+        merged = -(-lists * MAX_CANDIDATES // items)
         read_from = result[-1].write_to
-        result.append(Stage(lists, merged, read_from, read_from + lists * LIST_WORDS))
+        result.append(Stage(lists, merged, items, read_from, read_from + lists * LIST_ENTRIES))
         lists = merged
     return tuple(result)
 
 
 def scratch_bytes(vocab_size: int) -> int:
     """Size of the scratch buffer for a row."""
-    return 4 * max(stages(vocab_size)[-1].write_to, 1)
+    return ENTRY_BYTES * max(stages(vocab_size)[-1].write_to, 1)
 
 
 def pack_settings(sampling: Sampling, seed: int) -> np.ndarray:

@@ -1,12 +1,13 @@
 // The KEEP best of each slice of logits, or of each slice of earlier candidates; the last slice samples from them.
 //
 // Bindings: with FIRST: logits (T, VOCAB) f32; else the lists come from scratch.
-//           scratch (T, SCRATCH_WORDS) u32, unless one slice holds all logits; settings (T) (kernels/sample.py packs
-//           them) where FIRST or LAST; counts (T, VOCAB) u32 likewise, touched only with penalties on; with LAST: state,
-//           tokens, result u32. T is 1 but for a BATCH.
-// Grid: (one workgroup a slice of SLICE items, T). LAST has one workgroup a row.
-// A list in scratch: KEEP keys, KEEP ids, the key of the greatest logit below it, and the sum of
-// exp(logit - greatest) over all logits below it.
+//           scratch (T, SCRATCH_ENTRIES) vec2<u32>, unless one slice holds all logits; settings (T) (kernels/sample.py
+//           packs them) where FIRST or LAST; counts (T, VOCAB) u32 likewise, touched only with penalties on; with LAST:
+//           state, tokens, result u32. T is 1 but for a BATCH.
+// Grid: (one workgroup a slice of THREADS * PER_THREAD items, T). LAST has one workgroup a row.
+// A list: its KEEP candidates (key, id), best first, then (key of the greatest logit below it, sum of
+// exp(logit - greatest) over all logits below it). Lists lie side by side: (KEEP + 1, lists), so that the best of all
+// come first.
 // A key is a logit's bits made to order as u32; 0 stands for no item, below every logit.
 
 //% set at = namespace(next=0)
@@ -15,7 +16,7 @@
 //% set at.next = at.next + 1
 //% endif
 //% if not (FIRST and LAST)
-@group(0) @binding(${at.next}) var<storage, read_write> scratch: array<u32>;
+@group(0) @binding(${at.next}) var<storage, read_write> scratch: array<vec2<u32>>;
 //% set at.next = at.next + 1
 //% endif
 //% if FIRST or LAST
@@ -44,23 +45,29 @@ struct Settings {
 const VOCAB: u32 = ${VOCAB}u;
 const KEEP: u32 = ${KEEP}u;
 const THREADS: u32 = ${THREADS}u;
-const PER_THREAD: u32 = ${SLICE // THREADS}u;
-const NO_ID: u32 = 0xffffffffu;
-// Rounds of the search over key bits (two a round), then over id bits.
-const KEY_ROUNDS: u32 = 16u;
-const ID_ROUNDS: u32 = ${(VOCAB.bit_length() + 1) // 2}u;
+const PER_THREAD: u32 = ${PER_THREAD}u;
+const NO_CANDIDATE = vec2<u32>(0u, 0xffffffffu);
+// Into which a round of the search divides what is left of the range.
+const BIN_BITS: u32 = 5u;
+const BINS: u32 = 1u << BIN_BITS;
+// So few are ordered by comparing each with each.
+const MOST: u32 = 2u * KEEP;
+// That the sum of the slice is made of, once each has added as many.
+const PARTS: u32 = 16u;
 
 var<private> row: u32;
 //% if FIRST or LAST
 var<private> settings: Settings;
 //% endif
+var<workgroup> group_best: array<atomic<u32>, KEEP>;
 var<workgroup> greatest: atomic<u32>;
+var<workgroup> least_inverted: atomic<u32>;
+var<workgroup> bins: array<atomic<u32>, BINS>;
+var<workgroup> found: vec3<u32>;
+var<workgroup> gathered: atomic<u32>;
+var<workgroup> candidates: array<vec2<u32>, MOST>;
 var<workgroup> sums: array<f32, THREADS>;
-var<workgroup> reached: array<array<atomic<u32>, 3>, ${16 + (VOCAB.bit_length() + 1) // 2}>;
-var<workgroup> tied: bool;
-var<workgroup> kept: atomic<u32>;
-var<workgroup> kept_keys: array<u32, KEEP>;
-var<workgroup> kept_ids: array<u32, KEEP>;
+var<workgroup> partial_sums: array<f32, PARTS>;
 
 fn value_of(key: u32) -> f32 {
   return bitcast<f32>(key ^ select(0xffffffffu, 0x80000000u, (key >> 31u) == 1u));
@@ -76,54 +83,33 @@ fn key_of(value: f32) -> u32 {
   return bits ^ select(0x80000000u, 0xffffffffu, (bits >> 31u) == 1u);
 }
 
-fn key_at(item: u32) -> u32 {
-  if (item >= VOCAB) { return 0u; }
-  let bits = logits[row * VOCAB + item];
+fn bounded(bits: u32) -> f32 {
   // NaN is told by its bits: a comparison with it need not be false in WGSL.
   let is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  var value = select(clamp(bitcast<f32>(bits), -LIMIT, LIMIT), -LIMIT, is_nan);
-  if (settings.has_penalties != 0u) {
-    let count = counts[row * VOCAB + item];
-    if (count > 0u) {
-      value = select(value * settings.repetition, value / settings.repetition, value > 0.0);
-      value = clamp(value - settings.frequency * f32(count) - settings.presence, -LIMIT, LIMIT);
-    }
-  }
-  return key_of(value);
+  return select(clamp(bitcast<f32>(bits), -LIMIT, LIMIT), -LIMIT, is_nan);
 }
 
-fn id_at(item: u32) -> u32 { return item; }
+fn penalized(value: f32, count: u32) -> f32 {
+  if (count == 0u) { return value; }
+  let scaled = select(value * settings.repetition, value / settings.repetition, value > 0.0);
+  return clamp(scaled - settings.frequency * f32(count) - settings.presence, -LIMIT, LIMIT);
+}
 //% else
 const LISTS: u32 = ${LISTS}u;
-const LIST_WORDS: u32 = 2u * KEEP + 2u;
-
-fn word_of(list: u32) -> u32 { return row * ${SCRATCH_WORDS}u + ${FROM}u + list * LIST_WORDS; }
-
-fn key_at(item: u32) -> u32 {
-  if (item >= LISTS * KEEP) { return 0u; }
-  return scratch[word_of(item / KEEP) + item % KEEP];
-}
-
-fn id_at(item: u32) -> u32 { return scratch[word_of(item / KEEP) + KEEP + item % KEEP]; }
 //% endif
 
-// Raises the three counts of a round by this invocation's items and gives the greatest digit that KEEP items reach.
-fn settle(round: u32, counts_of_digits: vec3<u32>) -> vec2<u32> {
-  if (counts_of_digits.x > 0u) { atomicAdd(&reached[round][0], counts_of_digits.x); }
-  if (counts_of_digits.y > 0u) { atomicAdd(&reached[round][1], counts_of_digits.y); }
-  if (counts_of_digits.z > 0u) { atomicAdd(&reached[round][2], counts_of_digits.z); }
-  workgroupBarrier();
-  for (var digit = 3u; digit > 0u; digit--) {
-    let count = atomicLoad(&reached[round][digit - 1u]);
-    if (count >= KEEP) { return vec2<u32>(digit, count); }
-  }
-  return vec2<u32>(0u, 0u);
+// Of exp(logit - greatest) over the slice, from partial_sums.
+fn sum_of_slice() -> f32 {
+  var sum = 0.0;
+  for (var i = 0u; i < PARTS; i++) { sum += partial_sums[i]; }
+  return sum;
 }
 
 //% if LAST
 //% include "sample/choose.wgsl"
 //% endif
 
+// Loops over the items of an invocation are written out, which keeps these in registers.
 @compute @workgroup_size(${THREADS})
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) index: u32) {
   let slice = workgroup.x;
@@ -131,105 +117,140 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 //% if FIRST or LAST
   settings = all_settings[row];
 //% endif
-  let first = slice * THREADS * PER_THREAD + index;
-  for (var i = index; i < KEY_ROUNDS + ID_ROUNDS; i += THREADS) {
-    for (var digit = 0u; digit < 3u; digit++) { atomicStore(&reached[i][digit], 0u); }
-  }
-  if (index < KEEP) {
-    kept_keys[index] = 0u;
-    kept_ids[index] = NO_ID;
-  }
+  if (index < BINS) { atomicStore(&bins[index], 0u); }
+  if (index < KEEP) { atomicStore(&group_best[index], 0u); }
   if (index == 0u) {
     atomicStore(&greatest, 0u);
-    atomicStore(&kept, 0u);
+    atomicStore(&least_inverted, 0u);
+    atomicStore(&gathered, 0u);
   }
-  var keys: array<u32, PER_THREAD>;
-  var own_greatest = 0u;
-  for (var i = 0u; i < PER_THREAD; i++) {
-    keys[i] = key_at(first + i * THREADS);
-    own_greatest = max(own_greatest, keys[i]);
+  let first = slice * THREADS * PER_THREAD + index;
+  var items: array<vec2<u32>, PER_THREAD>;  // (key, id)
+//% if FIRST
+  // All are asked for before the first is waited for.
+  var values: array<f32, PER_THREAD>;
+//% for i in range(PER_THREAD)
+  values[${i}] = bounded(logits[row * VOCAB + min(first + ${i}u * THREADS, VOCAB - 1u)]);
+//% endfor
+  if (settings.has_penalties != 0u) {
+//% for i in range(PER_THREAD)
+    values[${i}] = penalized(values[${i}], counts[row * VOCAB + min(first + ${i}u * THREADS, VOCAB - 1u)]);
+//% endfor
+  }
+//% for i in range(PER_THREAD)
+  items[${i}] = vec2<u32>(key_of(values[${i}]), first + ${i}u * THREADS);
+  items[${i}] = select(items[${i}], NO_CANDIDATE, items[${i}].y >= VOCAB);
+//% endfor
+  var own_best = 0u;
+//% else
+  let lists = row * ${SCRATCH_ENTRIES}u + ${FROM}u;
+//% for i in range(PER_THREAD)
+  items[${i}] = scratch[lists + min(first + ${i}u * THREADS, LISTS * KEEP - 1u)];
+  items[${i}] = select(items[${i}], NO_CANDIDATE, first + ${i}u * THREADS >= LISTS * KEEP);
+//% endfor
+  // (key of the greatest logit, sum) of one of the slice's share of the lists.
+  var below = vec2<u32>(0u);
+  let list = slice * (THREADS * PER_THREAD / KEEP) + index;
+  if (index < THREADS * PER_THREAD / KEEP && list < LISTS) { below = scratch[lists + LISTS * KEEP + list]; }
+  var own_best = below.x;
+//% endif
+//% if LAST
+  if (index == 0u) { advance(); }
+//% endif
+  // Each of KEEP groups has an item as good as the worst of the groups' best ones: no worse item is among the KEEP best.
+//% for i in range(PER_THREAD)
+  own_best = max(own_best, items[${i}].x);
+//% endfor
+  workgroupBarrier();
+  atomicMax(&group_best[index % KEEP], own_best);
+  workgroupBarrier();
+  if (index < KEEP) {
+    let best = atomicLoad(&group_best[index]);
+    atomicMax(&greatest, best);
+    atomicMax(&least_inverted, ~best);
   }
   workgroupBarrier();
-  atomicMax(&greatest, own_greatest);
-  workgroupBarrier();
-
-  // The sum of exponentials, relative to the greatest logit of the slice.
   let top_key = atomicLoad(&greatest);
   let top = value_of(top_key);
+
+  // The sum of exponentials, relative to the greatest logit of the slice; the barriers of the search serve it too.
   var own_sum = 0.0;
 //% if FIRST
-  for (var i = 0u; i < PER_THREAD; i++) {
-    if (keys[i] != 0u) { own_sum += exp(value_of(keys[i]) - top); }
-  }
+//% for i in range(PER_THREAD)
+  if (items[${i}].x != 0u) { own_sum += exp(value_of(items[${i}].x) - top); }
+//% endfor
 //% else
-  let list = slice * (THREADS * PER_THREAD / KEEP) + index;
-  if (index < THREADS * PER_THREAD / KEEP && list < LISTS) {
-    let partial = word_of(list) + 2u * KEEP;
-    own_sum = bitcast<f32>(scratch[partial + 1u]) * exp(value_of(scratch[partial]) - top);
-  }
+  if (below.x != 0u) { own_sum = bitcast<f32>(below.y) * exp(value_of(below.x) - top); }
 //% endif
   sums[index] = own_sum;
-  for (var half = THREADS / 2u; half > 0u; half /= 2u) {
-    workgroupBarrier();
-    if (index < half) { sums[index] += sums[index + half]; }
-  }
 
-  // The greatest key that at least KEEP items reach, two bits at a time; no more counting once exactly KEEP do.
-  // All rounds run: whether a barrier is met must not depend on what was counted.
-  var key_bound = 0u;
+  // A bound that KEEP items reach and no more than MOST, or all items where there are fewer. It lies in low .. high,
+  // which each round narrows to one bin; `above` counts the items beyond high.
+  var low = max(~atomicLoad(&least_inverted), 1u);
+  var high = max(top_key, low);
+  var above = 0u;
   var count = 0u;
-  for (var round = 0u; round < KEY_ROUNDS; round++) {
-    let steps = vec3<u32>(1u, 2u, 3u) << vec3<u32>(30u - 2u * round);
-    var digits = vec3<u32>(0u);
-    if (count != KEEP) {
-      for (var i = 0u; i < PER_THREAD; i++) {
-        digits += vec3<u32>(vec3<u32>(keys[i]) >= (vec3<u32>(key_bound) | steps));
-      }
+  var words: array<u32, PER_THREAD>;
+//% for i in range(PER_THREAD)
+  words[${i}] = items[${i}].x;
+//% endfor
+  loop {
+    let shift = max(32u - countLeadingZeros(high - low), BIN_BITS) - BIN_BITS;
+//% for i in range(PER_THREAD)
+    if (words[${i}] >= low && words[${i}] <= high) { atomicAdd(&bins[(words[${i}] - low) >> shift], 1u); }
+//% endfor
+    workgroupBarrier();
+    if (index < BINS) {
+      var beyond = above;
+      for (var bin = 0u; bin < BINS; bin++) { beyond += select(0u, atomicLoad(&bins[bin]), bin > index); }
+      let reached = beyond + atomicLoad(&bins[index]);
+      if (beyond < KEEP && (reached >= KEEP || index == 0u)) { found = vec3<u32>(index, beyond, reached); }
     }
-    let found = settle(round, digits);
-    if (found.x > 0u) {
-      key_bound |= found.x << (30u - 2u * round);
-      count = found.y;
+    let narrowed = workgroupUniformLoad(&found);
+    low += narrowed.x << shift;
+    high = low + (1u << shift) - 1u;
+    above = narrowed.y;
+    count = narrowed.z;
+    if (narrowed.z <= MOST) { break; }
+    if (shift == 0u) {
+      // Too many tie: of those, the lowest ids.
+//% for i in range(PER_THREAD)
+      if (words[${i}] > low) { words[${i}] = 0xffffffffu; }
+      else { words[${i}] = select(0u, VOCAB - items[${i}].y, words[${i}] == low); }
+//% endfor
+      low = 1u;
+      high = VOCAB;
     }
+    if (index < BINS) { atomicStore(&bins[index], 0u); }
+    workgroupBarrier();
   }
-  // Too many tie at the bound: of those, the lowest ids, found likewise by VOCAB - id.
-  var id_bound = 0u;
-  if (index == 0u) { tied = key_bound > 0u && count > KEEP; }
-  if (workgroupUniformLoad(&tied)) {
-    for (var round = 0u; round < ID_ROUNDS; round++) {
-      let shift = 2u * (ID_ROUNDS - 1u - round);
-      let steps = vec3<u32>(1u, 2u, 3u) << vec3<u32>(shift);
-      var digits = vec3<u32>(0u);
-      for (var i = 0u; i < PER_THREAD; i++) {
-        if (keys[i] > key_bound) { digits += 1u; }
-        if (keys[i] == key_bound) {
-          let rank = vec3<u32>(VOCAB - id_at(first + i * THREADS));
-          digits += vec3<u32>(rank >= (vec3<u32>(id_bound) | steps));
-        }
-      }
-      id_bound |= settle(KEY_ROUNDS + round, digits).x << shift;
-    }
-  }
-  for (var i = 0u; i < PER_THREAD; i++) {
-    if (keys[i] == 0u || keys[i] < key_bound) { continue; }
-    let id = id_at(first + i * THREADS);
-    if (keys[i] == key_bound && VOCAB - id < id_bound) { continue; }
-    let slot = atomicAdd(&kept, 1u);
-    kept_keys[slot] = keys[i];
-    kept_ids[slot] = id;
+//% for i in range(PER_THREAD)
+  if (words[${i}] >= low) { candidates[atomicAdd(&gathered, 1u)] = items[${i}]; }
+//% endfor
+  if (index < PARTS) {
+    var sum = 0.0;
+    for (var i = 0u; i < THREADS / PARTS; i++) { sum += sums[index + i * PARTS]; }
+    partial_sums[index] = sum;
   }
   workgroupBarrier();
+
+  var rank = index;
+  var own = NO_CANDIDATE;
+  if (index < count) {
+    own = candidates[index];
+    rank = 0u;
+    for (var i = 0u; i < count; i++) {
+      let other = candidates[i];
+      rank += u32(other.x > own.x || (other.x == own.x && other.y < own.y));
+    }
+  }
 //% if LAST
-  choose(index, top, sums[0]);
+  if (rank < KEEP) { order(rank, own, top); }
+  workgroupBarrier();
+  draw(index, count, top);
 //% else
-  let word = row * ${SCRATCH_WORDS}u + ${TO}u + slice * (2u * KEEP + 2u);
-  if (index < KEEP) {
-    scratch[word + index] = kept_keys[index];
-    scratch[word + KEEP + index] = kept_ids[index];
-  }
-  if (index == 0u) {
-    scratch[word + 2u * KEEP] = top_key;
-    scratch[word + 2u * KEEP + 1u] = bitcast<u32>(sums[0]);
-  }
+  let list_out = row * ${SCRATCH_ENTRIES}u + ${TO}u + slice;
+  if (rank < KEEP) { scratch[list_out + rank * ${LISTS_OUT}u] = own; }
+  if (index == 0u) { scratch[list_out + KEEP * ${LISTS_OUT}u] = vec2<u32>(top_key, bitcast<u32>(sum_of_slice())); }
 //% endif
 }
