@@ -141,7 +141,6 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
   items[${i}] = vec2<u32>(key_of(values[${i}]), first + ${i}u * THREADS);
   items[${i}] = select(items[${i}], NO_CANDIDATE, items[${i}].y >= VOCAB);
 //% endfor
-  var own_best = 0u;
 //% else
   let lists = row * ${SCRATCH_ENTRIES}u + ${FROM}u;
 //% for i in range(PER_THREAD)
@@ -152,17 +151,20 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
   var below = vec2<u32>(0u);
   let list = slice * (THREADS * PER_THREAD / KEEP) + index;
   if (index < THREADS * PER_THREAD / KEEP && list < LISTS) { below = scratch[lists + LISTS * KEEP + list]; }
-  var own_best = below.x;
 //% endif
 //% if LAST
   if (index == 0u) { advance(); }
 //% endif
   // Each of KEEP groups has an item as good as the worst of the groups' best ones: no worse item is among the KEEP best.
+  var own_best = 0u;
 //% for i in range(PER_THREAD)
   own_best = max(own_best, items[${i}].x);
 //% endfor
   workgroupBarrier();
   atomicMax(&group_best[index % KEEP], own_best);
+//% if not (FIRST or LAST)
+  atomicMax(&greatest, below.x);  // another slice may have this item
+//% endif
   workgroupBarrier();
   if (index < KEEP) {
     let best = atomicLoad(&group_best[index]);

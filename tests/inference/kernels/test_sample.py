@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from inference.kernels import sample as kernel
 from inference.kernels.dispatch import STATE, Binding, Dispatch, KernelContext, tensor
 from inference.plan.ops import Op, Sample, TensorRef
 from inference.sampler import choose_candidate, penalize, sample, uniform
-from inference.sampling import Sampled, Sampling
+from inference.sampling import LOGIT_LIMIT, MAX_CANDIDATES, Sampled, Sampling
 from tests.inference.kernels.harness import POISON, Gpu, run
 
 pytestmark = pytest.mark.gpu
@@ -120,6 +121,79 @@ def check(
     assert np.flatnonzero(after).tolist() == ([found.id] if sampling.has_penalties else [])
     assert after[found.id] == sampling.has_penalties
     return found.id == expected.id
+
+
+def run_stages(gpu: Gpu, logits: np.ndarray, count: int) -> np.ndarray:
+    """The lists that the first `count` dispatches leave: entries (KEEP + 1, lists, 2) of the last of them."""
+    size = len(logits)
+    stage = kernel.stages(size)[count - 1]
+    inputs = {
+        tensor(TensorRef("logits", 1, size, "f32")): logits,
+        kernel.SETTINGS: kernel.pack_settings(OPEN, SEED),
+        kernel.COUNTS: np.zeros(size, np.uint32),
+    }
+    words = kernel.scratch_bytes(size) // 4
+    found = run(gpu, make_dispatches(gpu, size)[:count], inputs, {kernel.SCRATCH: ((words,), np.uint32)})
+    entries = found[kernel.SCRATCH].reshape(-1, 2)[stage.write_to :]
+    return entries[: kernel.LIST_ENTRIES * stage.lists_out].reshape(kernel.LIST_ENTRIES, stage.lists_out, 2)
+
+
+def best_of(logits: np.ndarray, ids: np.ndarray) -> list[int]:
+    """The best of `ids`, as a list holds them."""
+    values = np.where(np.isnan(logits), -np.inf, logits)[ids]
+    best = ids[np.lexsort((ids, -np.clip(values, -LOGIT_LIMIT, LOGIT_LIMIT)))][:MAX_CANDIDATES].tolist()
+    return [*best, *[kernel.NO_ID] * (MAX_CANDIDATES - len(best))]
+
+
+def border_tie(size: int, rng: np.random.Generator) -> np.ndarray:
+    """In each slice of the first 1,024 on, many tie with the last that is kept."""
+    ranks = np.stack([rng.permutation(1024) for _ in range(-(-size // 1024))]).reshape(-1)[:size]
+    return np.where(ranks < MAX_CANDIDATES - 1, ranks + 1.0, np.where(ranks < 400, 0.5, -ranks))
+
+
+LOGITS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
+    "normal": lambda size, rng: rng.standard_normal(size) * 3,
+    "across zero": lambda size, rng: rng.standard_normal(size) * 3 - 6,
+    "equal": lambda size, rng: np.full(size, 1.5),
+    "all but few equal": lambda size, rng: np.where(rng.random(size) < 0.01, rng.standard_normal(size) * 9, -2.0),
+    "few levels": lambda size, rng: rng.integers(-2, 3, size) * 0.5,
+    "tie at the border": border_tie,
+    "a tie that fits": lambda size, rng: np.where(np.arange(size) % 1024 < MAX_CANDIDATES, 4.0, 3.0),
+    "next to each other": lambda size, rng: 1 + rng.integers(0, 3000, size) * 2.0**-23,
+    "next to each other, one far": lambda size, rng: np.append(1 + np.arange(size - 1) * 2.0**-23, 1e30),
+    "of all sizes": lambda size, rng: rng.choice([-1, 1], size) * 2 ** rng.uniform(-120, 99, size),
+    "zeros of both signs": lambda size, rng: rng.choice([-0.0, 0.0], size),
+    "infinities and NaN": lambda size, rng: rng.choice([np.inf, -np.inf, np.nan, 1.0, 2.0, 1e38], size),
+    "nearly all NaN": lambda size, rng: np.where(rng.random(size) < 0.98, np.nan, rng.standard_normal(size)),
+    "rising": lambda size, rng: np.arange(size, dtype=np.float32),
+    "falling": lambda size, rng: -np.arange(size, dtype=np.float32),
+}
+
+
+@pytest.mark.parametrize("name", LOGITS)
+def test_lists_hold_the_best_in_order(gpu: Gpu, name: str) -> None:
+    for size in (4097, 5000):  # a slice of one logit, and one that is not full
+        logits = LOGITS[name](size, np.random.default_rng(9)).astype(np.float32)
+        entries = run_stages(gpu, logits, 1)
+        items = kernel.stages(size)[0].items
+        for index, ids in enumerate(np.split(np.arange(size), range(items, size, items))):
+            assert entries[:-1, index, 1].tolist() == best_of(logits, ids)
+            bounded = np.clip(np.nan_to_num(logits[ids], nan=-np.inf), -LOGIT_LIMIT, LOGIT_LIMIT)
+            total = np.exp(bounded - bounded.max()).sum(dtype=np.float64)
+            assert entries[-1, index, 1:].view(np.float32) == pytest.approx(total, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["normal", "equal", "rising", "falling", "nearly all NaN"])
+def test_lists_merge_to_the_best_in_order(gpu: Gpu, name: str) -> None:
+    size = 300_000
+    logits = LOGITS[name](size, np.random.default_rng(10)).astype(np.float32)
+    second = kernel.stages(size)[1]
+    ids = run_stages(gpu, logits, 1)[:-1, :, 1].reshape(-1)
+    entries = run_stages(gpu, logits, 2)
+    for index in range(second.lists_out):
+        among = ids[index * second.items : (index + 1) * second.items]
+        assert entries[:-1, index, 1].tolist() == best_of(logits, among[among != kernel.NO_ID])
+    check(gpu, logits, OPEN, 5)
 
 
 def random_case(size: int, rng: np.random.Generator) -> tuple[np.ndarray, Sampling, np.ndarray]:
