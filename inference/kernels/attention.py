@@ -58,8 +58,7 @@ class Tile:
 # Best first. An invocation of 4 queries does four times as much with each key and value that it reads; few queries
 # would leave most invocations of a tile of 32 idle.
 TILES = (
-    Tile(32, 8, 4, 4, True),
-    Tile(32, 8, 4, 4, False),
+    Tile(32, 16, 2, 4, True),
     Tile(32, 16, 2, 4, False),
     Tile(32, 8, 2, 4, False),
     Tile(16, 8, 4, 1, True),
