@@ -15,9 +15,20 @@ from inference.formats.planar import PlanarTensor
 from inference.gpu.device import DeviceCaps, choose_adapter, describe_caps, open_device
 from inference.gpu.pipelines import PipelineCache
 from inference.gpu.probes import probe_subgroups
+from inference.gpu.shader_modules import create_shader_module
 from inference.kernels.dispatch import Binding, DeviceWeight, Dispatch, WeightPart
 
 POISON = np.uint32(0x7FC0DEAD)  # a NaN in f32, and in both halves' worth of f16
+POISONING = """
+var<workgroup> memory: array<u32, WORDS>;
+@group(0) @binding(0) var<storage, read_write> kept: array<u32>;
+
+@compute @workgroup_size(64) fn main(@builtin(local_invocation_index) index: u32) {
+  for (var at = index; at < WORDSu; at += 64u) { memory[at] = POISONu; }
+  workgroupBarrier();
+  if (memory[WORDSu - 1u - index] != POISONu) { kept[0] = index; }
+}
+"""
 
 
 @dataclass
@@ -27,6 +38,8 @@ class Gpu:
     device: Any
     caps: DeviceCaps
     pipelines: PipelineCache
+    poisoning: tuple[Any, Any]
+    """Pipeline and bind group of a shader that leaves POISON in workgroup memory: nobody sets that to 0."""
 
 
 def every_other(*factors: Sequence[Any]) -> list[Any]:
@@ -46,7 +59,18 @@ def open_gpu() -> Gpu:
     adapter, _ = choose_adapter()
     device = open_device(adapter)
     size, reason = probe_subgroups(device)
-    return Gpu(device, describe_caps(adapter, device, size, reason), PipelineCache(device))
+    caps = describe_caps(adapter, device, size, reason)
+    return Gpu(device, caps, PipelineCache(device), _poisoning(device, caps))
+
+
+def _poisoning(device: Any, caps: DeviceCaps) -> tuple[Any, Any]:
+    words = min(caps.max_workgroup_storage, 32768) // 4
+    code = POISONING.replace("WORDS", str(words)).replace("POISON", str(POISON))
+    module = create_shader_module(device, code, "poisoning")
+    pipeline = device.create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": "main"})
+    kept = device.create_buffer(size=16, usage=wgpu.BufferUsage.STORAGE)
+    entries = [{"binding": 0, "resource": {"buffer": kept}}]
+    return pipeline, device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
 
 
 def run(
@@ -56,7 +80,8 @@ def run(
     outputs: Mapping[Binding, tuple[tuple[int, ...], Any]],
     held: Mapping[Binding, Any] | None = None,
 ) -> dict[Binding, np.ndarray]:
-    """Run `dispatches`; `outputs` maps each output binding to (shape, dtype). Outputs are poisoned before.
+    """Run `dispatches`; `outputs` maps each output binding to (shape, dtype). They are poisoned before, and workgroup
+    memory before each dispatch.
 
     A binding in both is uploaded and read back (a cache that is appended to). `held` are buffers that there are.
     """
@@ -84,6 +109,9 @@ def run(
             for index, binding in enumerate(dispatch.bindings)
         ]
         group = gpu.device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
+        compute_pass.set_pipeline(gpu.poisoning[0])
+        compute_pass.set_bind_group(0, gpu.poisoning[1])
+        compute_pass.dispatch_workgroups(8)
         compute_pass.set_pipeline(pipeline)
         compute_pass.set_bind_group(0, group)
         compute_pass.dispatch_workgroups(*dispatch.grid)
