@@ -35,7 +35,7 @@ ROW_BUCKETS = (1, 8, 32, 64, 256, 512)
 SOFTWARE_ROWS, WINDOW_ROWS = 64, 256
 """Most rows of a step on a software adapter, and of models whose layers have a window."""
 
-KV_BUCKETS = (256, 1024, 4096, 16384, 65536, 2**31)
+KV_BUCKETS = (512, 1024, 4096, 16384, 65536, 2**31)
 """Decode programs are made for the smallest bucket that holds kv_len: what splits the KV range depends on it."""
 
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64)

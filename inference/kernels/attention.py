@@ -22,8 +22,9 @@ DECODE_SUBGROUPS = 8
 # vec4s that an invocation of decode keeps of its queries, and as many of its sums; more would leave the registers.
 DECODE_QUADS = 16
 # A decode workgroup reads 4 keys a lane group and turn. So few turns end before a second dispatch would have begun.
-FEW_TURNS = 4
-FEW_KEYS = 256
+FEW_TURNS = 8
+# Of so few keys query heads are taken one by one: reading a KV head again costs less than having few workgroups.
+FEW_KEYS = 1024
 TURNS_PER_SPLIT = 2
 # More shares, or more workgroups than fill a large GPU, only add to the merge.
 MAX_SPLITS = 32
@@ -228,10 +229,8 @@ def _group_storage(request: AttentionRequest) -> int:
 
 
 def _decode_heads(request: AttentionRequest) -> int:
-    """Query heads that share their reads of a KV head in one workgroup: as many as registers and memory hold.
-
-    Of few keys none do: reading them again costs a GPU less than having few workgroups.
-    """
+    """Query heads that share their reads of a KV head in one workgroup: as many as registers and memory hold, but one
+    where there are few keys."""
     if request.keys <= FEW_KEYS and not request.caps.software:
         return 1
     lane_quads = request.attention.head_dim // 4 // _lanes(request)
