@@ -18,7 +18,7 @@ from inference.kv.layout import GROWTH_STEP, LayerGroup, describe_group
 from inference.models.config import ModelConfig
 from inference.needs import Need, Needs
 from inference.plan.build import build
-from inference.plan.fuse import fuse
+from inference.plan.fuse import MOST_NORM_ROWS, fuse
 from inference.plan.ops import DType
 from inference.plan.place import Placement, part_on, place, whole
 from inference.rope import table_bytes
@@ -74,26 +74,33 @@ def model_needs(
     """What the model takes whatever the context: weights by format, exact to the byte, and scratch. With a
     `placement`, what WebGPU's part of the model takes.
 
-    The scratch is that of all steps that a chat may take. Plans are made for one row and for the most; what lies
-    between is taken to grow evenly. Raises BadModelFile where a weight is missing, DoesNotFit for rows that no
-    binding holds.
+    The scratch is that of all steps that a chat may take. Plans are made for one row, for as many as have their norms
+    in matmuls, and for the most; what lies between is taken to grow evenly. Raises BadModelFile where a weight is
+    missing, DoesNotFit for rows that no binding holds.
     """
     store.check(build(config, 1, "last"))
     rows = step_rows(config, caps)
     placement = placement or whole("webgpu", config.num_layers)
-    fused = (fuse(build(config, count, "last", True, dtype, kv_dtype), store.formats) for count in (1, rows))
-    decode, prefill = (part_on(place(plan, placement), "webgpu") for plan in fused)
+    counts = (1, MOST_NORM_ROWS, rows)
+    fused = (fuse(build(config, count, "last", True, dtype, kv_dtype), store.formats) for count in counts)
+    plans = [part_on(place(plan, placement), "webgpu") for plan in fused]
     device = CountingDevice()
     pool = BufferPool(device, UNLIMITED)
     weights = DeviceWeights(store, pool, caps.max_binding)
-    weights.reserve(decode)
+    weights.reserve(plans[0])
     scratch = []
-    for plan in (decode, prefill):
+    for plan in plans:
         before = pool.bytes["scratch"]
         make_scratch(plan, KernelContext(caps, plan.rows, kv_dtype, KV_BUCKETS[-1], {}), pool)
         scratch.append(pool.bytes["scratch"] - before)
-    least, most = scratch
-    steps = sum(least + (most - least) * (bucket - 1) // (rows - 1) for bucket in ROW_BUCKETS if bucket <= rows)
+    least, few, most = scratch
+    a_row = (few - least) // (MOST_NORM_ROWS - 1)
+    same = least - a_row  # whatever the rows
+    steps = sum(
+        same + (a_row * bucket if bucket <= MOST_NORM_ROWS else (most - same) * bucket // rows)
+        for bucket in ROW_BUCKETS
+        if bucket <= rows
+    )
     shared = shared_sizes(config, rows)
     results = shared[Binding("result")] * steps_in_flight(caps).slots
     needs = [Need("weights", name, size) for name, size in sorted(weights.bytes_by_format.items())]

@@ -110,7 +110,7 @@ def test_a_prompt_longer_than_the_context_is_refused(thread: EngineThread) -> No
 
 async def test_one_is_kept_and_the_conversation_goes_on_from_it(thread: EngineThread, tmp_path: Path) -> None:
     store = Store(tmp_path / "history.db")
-    sources = Sources(tmp_path / "settings.toml", {"theme": "glass", "temperature": 5.0, "max_tokens": 10})
+    sources = Sources(tmp_path / "settings.toml", {"theme": "glass", "temperature": 5.0, "max_tokens": 10, "seed": 1})
     start = Start(str(QWEN3), sampling=SAMPLINGS[0], max_tokens=10)
     app = ChatApp(thread, store, lambda device: [], lambda path, device: FIT, sources, start)
     async with app.run_test(size=(100, 30)) as pilot:

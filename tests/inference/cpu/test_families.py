@@ -54,7 +54,7 @@ def test_logits_and_hidden_states(source: str, fused: bool, kernel: str) -> None
     for size in SIZES:
         logits, hidden = run(executor, golden(family)[f"ids_{size}"].tolist())
         if size in (7, 150):
-            assert len(hidden) == executor.config.num_layers + (1 if fused else 2)
+            assert len(hidden) == executor.config.num_layers + 2
             assert first_difference(family, size, hidden) == "no hidden state differs"
         check_logits(family, size, logits, hidden)
 

@@ -289,7 +289,7 @@ SITUATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def rejected(
     layout: str,
     caps: DeviceCaps,
-    window: int | None = WINDOW * 10,
+    window: int | None = WINDOW * 20,
     head_dim: int = 64,
     bucket: int = 4096,
     kv_dtype: DType = "f32",
