@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 
 from inference.events import StepSpans
 
@@ -48,6 +49,10 @@ class Sampling:
             (0 < self.top_p <= 1, "top_p", self.top_p, "above 0, up to 1"),
             (0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 and 1"),
             (self.repetition > 0, "repetition", self.repetition, "above 0"),
+            (isfinite(self.temperature), "temperature", self.temperature, "a finite number"),
+            (isfinite(self.repetition), "repetition", self.repetition, "a finite number"),
+            (isfinite(self.frequency), "frequency", self.frequency, "a finite number"),
+            (isfinite(self.presence), "presence", self.presence, "a finite number"),
         )
         for good, name, value, expected in checks:
             if not good:

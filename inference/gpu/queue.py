@@ -82,7 +82,10 @@ class StepQueue:
         self._open: _Group | None = None
         self._closed: deque[tuple[_Group, Future[Any]]] = deque()
         self._size = 1
+        # When a result was last heard of, and what it took with those before, as (seconds, steps): of several groups,
+        # since what lies ready after a pause of the reader seems to take no time.
         self._heard = 0.0
+        self._took: deque[tuple[float, int]] = deque(maxlen=in_flight.groups + 1)
         # Finishing a command buffer costs more than encoding it, and releases the interpreter's lock.
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="finish")
         self._submitter = ThreadPoolExecutor(1, thread_name_prefix="submit")
@@ -98,6 +101,7 @@ class StepQueue:
         self.encode_s = self.finish_s = self.submit_s = self.wait_s = 0.0
         self.steps = 0
         self._size = 1
+        self._took.clear()
         self._heard = time.perf_counter()
 
     def submit(self, prepared: Prepared, measured: bool) -> None:
@@ -108,11 +112,15 @@ class StepQueue:
         start = time.perf_counter()
         # While a step is being encoded its group is nowhere: one that is broken off half way can't be submitted.
         group, self._open = self._open or self._new_group(measured), None
-        compute_pass = group.commands.begin_compute_pass()
-        self._encoder.encode(compute_pass, prepared)
-        compute_pass.end()
-        size = self._result.size
-        group.commands.copy_buffer_to_buffer(self._result, 0, group.readback, group.steps * size, size)
+        try:
+            compute_pass = group.commands.begin_compute_pass()
+            self._encoder.encode(compute_pass, prepared)
+            compute_pass.end()
+            size = self._result.size
+            group.commands.copy_buffer_to_buffer(self._result, 0, group.readback, group.steps * size, size)
+        except BaseException:
+            self._free.append(group.readback)
+            raise
         group.steps += 1
         self._open = group
         if measured:
@@ -216,8 +224,8 @@ class StepQueue:
         """Wait for the results of the oldest group; what a step of it took decides how many the next ones have."""
         try:
             _guarded(submitted.result().sync_wait)
-            words = np.frombuffer(group.readback.read_mapped(copy=True), np.uint32)
-            group.readback.unmap()
+            words = np.frombuffer(_guarded(lambda: group.readback.read_mapped(copy=True)), np.uint32)
+            _guarded(group.readback.unmap)
         except BaseException:
             self._closed.popleft()
             raise
@@ -225,7 +233,10 @@ class StepQueue:
             self._free.append(group.readback)
         group.results.extend(words.reshape(self.in_flight.steps, -1)[: group.steps])
         now = time.perf_counter()
-        self._size = self.in_flight.group_size((now - self._heard) / group.steps)
+        if group.measured:
+            self._took.append((now - self._heard, group.steps))
+            seconds, steps = (sum(each) for each in zip(*self._took, strict=True))
+            self._size = self.in_flight.group_size(seconds / steps)
         self._heard = now
 
 

@@ -60,8 +60,10 @@ def _packed_unmet(request: MatmulRequest) -> str | None:
         return f"codes of {request.format.name} are no integers to multiply with"
     if request.columns % WIDE_UNIT:
         return f"{request.columns} columns are not a multiple of {WIDE_UNIT}"
-    needed = packed_shape(request, bool(request.caps.subgroup_size)).storage(request)
-    limit = request.caps.max_workgroup_storage
+    shape, caps = packed_shape(request, bool(request.caps.subgroup_size)), request.caps
+    if (invocations := shape.lanes * shape.lane_groups) > caps.max_invocations:
+        return f"it needs {invocations} invocations a workgroup, the device has {caps.max_invocations}"
+    needed, limit = shape.storage(request), caps.max_workgroup_storage
     return f"it needs {needed} bytes of workgroup memory, the device has {limit}" if needed > limit else None
 
 

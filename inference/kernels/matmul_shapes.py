@@ -16,7 +16,7 @@ MOST_GEMV_ROWS = 8
 WIDE_UNIT = 32
 """Columns that a lane takes at once where it can: 16 bytes of 4-bit codes, a group of most formats."""
 
-PACKED_UNIT_WORDS = 20
+PACKED_UNIT_WORDS = 24
 """Workgroup memory of 32 columns of x in fixed point (packed_product.wgsl)."""
 
 LONG_ROWS, VERY_LONG_ROWS = 2048, 8192
@@ -252,5 +252,5 @@ def tile_for(request: MatmulRequest) -> Tile | None:
 
 def _fills(tile: Tile, request: MatmulRequest) -> bool:
     columns, rows, _ = tile.grid(request.rows, request.outputs)
-    rounds = tile.crowd if tile.buffers == 1 else -(-columns * rows // FILLING)
-    return columns * rows >= FILLED * rounds * FILLING
+    each = tile.crowd if tile.buffers == 1 else -(-columns * rows // FILLING)  # workgroups that a multiprocessor gets
+    return columns * rows >= FILLED * each * FILLING

@@ -223,6 +223,10 @@ def test_inputs_stay_as_they_were() -> None:
         ("min_p", -0.1),
         ("min_p", 1.5),
         ("repetition", 0.0),
+        ("repetition", float("inf")),
+        ("temperature", float("inf")),
+        ("frequency", float("nan")),
+        ("presence", float("inf")),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(field: str, value: float) -> None:

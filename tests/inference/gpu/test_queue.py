@@ -143,6 +143,29 @@ def test_slow_steps_go_one_by_one() -> None:
     slow.queue.close()
 
 
+def test_a_pause_of_the_reader_makes_no_step_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 30 ms; after the tenth the reader takes 200 ms, and what came meanwhile takes no time to hear of."""
+    now = done = 0.0
+
+    class Timed(Device):
+        def submit(self, buffers: list[Commands]) -> None:
+            nonlocal done
+            super().submit(buffers)
+            done = max(done, now) + 0.03 * len(buffers[0].steps)
+            buffers[0].slots[0][0].sync_wait = lambda at=done: wait(at)  # type: ignore[misc]
+
+    def wait(at: float) -> None:
+        nonlocal now
+        now = max(now, at)
+
+    monkeypatch.setattr("inference.gpu.queue.time.perf_counter", lambda: now)
+    slow = Steps(Timed(), InFlight(groups=5, steps=3, seconds=4e-3))
+    for step in slow.run(40):
+        now += 0.2 if step == 10 else 0.0
+    assert slow.device.log == [[step] for step in range(40)] and slow.most == 3
+    slow.queue.close()
+
+
 def test_growing_comes_after_the_steps_before_it(steps: Steps) -> None:
     """Wherever in a group it happens, and never with more in flight than is said."""
     for at in range(1, 16):
@@ -188,6 +211,8 @@ def test_a_step_that_cannot_be_encoded_ends_the_stream(steps: Steps, monkeypatch
             raise MemoryError
 
     monkeypatch.setattr(Encoder, "encode", failing)
-    with pytest.raises(MemoryError):
-        list(steps.run(100))
-    assert steps.device.log == [[0], [1], [2], [3, 4, 5]]
+    for _ in range(GROUPED.groups + 2):
+        steps.device.log.clear()
+        with pytest.raises(MemoryError):
+            list(steps.run(100))
+        assert steps.device.log == [[0], [1], [2], [3, 4, 5]]

@@ -44,6 +44,13 @@ def test_large_quantised_matrices_multiply_bytes(format_name: str, rows: int) ->
         (GPU, 4096, 4096, "iq4_nl", "codes of iq4_nl are no integers"),
         (replace(GPU, backend="Metal"), 4096, 4096, "q4_0", "no instruction that multiplies four bytes"),
         (replace(GPU, software=True), 4096, 4096, "q4_0", "no instruction that multiplies four bytes"),
+        (
+            replace(GPU, max_invocations=256),
+            4096,
+            14336,
+            "q4_0",
+            "needs 512 invocations a workgroup, the device has 256",
+        ),
         (replace(GPU, max_workgroup_storage=8192), 4096, 4096, "q4_0", "of workgroup memory, the device has 8192"),
     ],
 )
