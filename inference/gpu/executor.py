@@ -50,7 +50,7 @@ LOGITS_BYTES = 64 * 1024 * 1024
 
 
 def steps_in_flight(caps: DeviceCaps) -> InFlight:
-    """Steps that are submitted before the result of the first is read."""
+    """How far ahead of its results a device may be."""
     return SOFTWARE_IN_FLIGHT if caps.software else IN_FLIGHT
 
 

@@ -89,13 +89,13 @@ def norm_into_matmul(ops: list[Op], formats: WeightFormats) -> list[Op]:
     for norm in ops:
         if norm.kind != "rmsnorm" or norm.attributes.group != norm.output.columns:  # type: ignore[union-attr]
             continue
-        if norm.output.rows > MOST_NORM_ROWS:
-            _replace(result, norm, _note(norm, f"norm_into_matmul: of {norm.output.rows} rows it is faster by itself"))
-            continue
         readers = _readers(result, norm.output)
         if any(not isinstance(reader.attributes, Matmul) for reader in readers):
             if not norm.name.endswith("post_norm"):
                 _replace(result, norm, _note(norm, "norm_into_matmul: its output is read by another kind of op"))
+            continue
+        if norm.output.rows > MOST_NORM_ROWS:
+            _replace(result, norm, _note(norm, f"norm_into_matmul: of {norm.output.rows} rows it is faster by itself"))
             continue
         for reader in readers:
             fused = replace(

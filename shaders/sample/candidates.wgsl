@@ -51,8 +51,8 @@ const NO_CANDIDATE = vec2<u32>(0u, 0xffffffffu);
 const BIN_BITS: u32 = 5u;
 const BINS: u32 = 1u << BIN_BITS;
 // So few are ordered by comparing each with each.
-const MOST: u32 = 2u * KEEP;
-// That the sum of the slice is made of, once each has added as many.
+const MOST_GATHERED: u32 = 2u * KEEP;
+// Partial sums of a slice.
 const PARTS: u32 = 16u;
 
 var<private> row: u32;
@@ -65,7 +65,7 @@ var<workgroup> least_inverted: atomic<u32>;
 var<workgroup> bins: array<atomic<u32>, BINS>;
 var<workgroup> found: vec3<u32>;
 var<workgroup> gathered: atomic<u32>;
-var<workgroup> candidates: array<vec2<u32>, MOST>;
+var<workgroup> candidates: array<vec2<u32>, MOST_GATHERED>;
 var<workgroup> sums: array<f32, THREADS>;
 var<workgroup> partial_sums: array<f32, PARTS>;
 
@@ -186,7 +186,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 //% endif
   sums[index] = own_sum;
 
-  // A bound that KEEP items reach and no more than MOST, or all items where there are fewer. It lies in low .. high,
+  // A bound that KEEP items reach and no more than MOST_GATHERED, or all items where there are fewer. It lies in low .. high,
   // which each round narrows to one bin; `above` counts the items beyond high.
   var low = max(~atomicLoad(&least_inverted), 1u);
   var high = max(top_key, low);
@@ -213,7 +213,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     high = low + (1u << shift) - 1u;
     above = narrowed.y;
     count = narrowed.z;
-    if (narrowed.z <= MOST) { break; }
+    if (narrowed.z <= MOST_GATHERED) { break; }
     if (shift == 0u) {
       // Too many tie: of those, the lowest ids.
 //% for i in range(PER_THREAD)
