@@ -24,8 +24,15 @@ def choose(op: Op, context: KernelContext) -> Decision:
         case ExpertMatmul(activation=activation):
             columns = op.weights[0].columns
             gated = activation is not None
-            form = context.weights[op.weights[0]].format
-            request = MatmulRequest(op.output.rows, columns, op.output.columns, gated, False, form, context.caps)
+            request = MatmulRequest(
+                rows=op.output.rows,
+                columns=columns,
+                outputs=op.output.columns,
+                gated=gated,
+                norm=False,
+                format=context.weights[op.weights[0]].format,
+                caps=context.caps,
+            )
             return select(VARIANTS, request, context.preferences)
         case _:
             return Decision("workgroup", "one workgroup a row finds the largest logits, one after another")

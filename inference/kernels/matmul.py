@@ -150,8 +150,15 @@ def _request(op: Op, context: KernelContext) -> MatmulRequest:
     matmul = _attributes(op)
     gated, norm = matmul.activation is not None, matmul.norm_eps is not None
     output = op.output
-    form = context.weights[op.weights[0]].format
-    return MatmulRequest(output.rows, op.weights[0].columns, output.columns, gated, norm, form, context.caps)
+    return MatmulRequest(
+        rows=output.rows,
+        columns=op.weights[0].columns,
+        outputs=output.columns,
+        gated=gated,
+        norm=norm,
+        format=context.weights[op.weights[0]].format,
+        caps=context.caps,
+    )
 
 
 def _attributes(op: Op) -> Matmul:

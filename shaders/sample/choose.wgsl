@@ -71,7 +71,9 @@ fn draw(index: u32, available: u32, top: f32) {
     }
   }
   workgroupBarrier();
-  if (index > last || (index > 0u && before > drawn_mass) || (index < last && reached <= drawn_mass)) { return; }
+  // The first whose share of the mass reaches what was drawn, or else the last that stays: one invocation.
+  let is_first = (index == 0u || before <= drawn_mass) && (index == last || reached > drawn_mass);
+  if (index > last || !is_first) { return; }
   let chosen = ordered[index];
   result[row * RECORD] = chosen.y;
   result[row * RECORD + 1u] = logprob_of(chosen.x, top);
