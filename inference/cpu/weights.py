@@ -17,12 +17,17 @@ Key = tuple[StoredWeight, ...]
 
 BLOCK_BYTES = 64 << 20
 """Memory for weights is taken in blocks: NumPy asks for huge pages where an array has 4 MiB or more."""
+FEW_ROWS = 1024
+"""So few rows that are twice as long as they are many are multiplied faster row by row."""
 ROWS_AT_ONCE = 256
 """Rows that are dequantised and turned together, while they are in the processor's cache."""
 
 
 class HostWeights:
-    """With `by_columns`, matrices that a matmul multiplies by are stored column by column. Belongs to one thread."""
+    """With `by_columns`, matrices that a matmul multiplies by are stored column by column, but for few long rows.
+
+    Belongs to one thread.
+    """
 
     def __init__(self, store: WeightStore, by_columns: bool) -> None:
         self._store = store
@@ -44,7 +49,7 @@ class HostWeights:
             if self._by_columns and isinstance(op.attributes, Matmul) and self._in_file(op.weights[0])
         }
         missing = {key: ref for ref in refs if (key := self._store.storage(ref)) not in self._arrays}
-        rooms = {key: self._room(ref.columns, ref.rows).T for key, ref in missing.items() if key in products}
+        rooms = {key: self._room_for(ref) for key, ref in missing.items() if key in products}
 
         def read(key: Key) -> np.ndarray:
             tensor = self._store.load(missing[key])
@@ -67,6 +72,11 @@ class HostWeights:
 
     def _in_file(self, ref: WeightRef) -> bool:
         return ref.sources[0] in self._store.formats
+
+    def _room_for(self, ref: WeightRef) -> np.ndarray:
+        if ref.rows <= FEW_ROWS and ref.columns >= 2 * ref.rows:
+            return self._room(ref.rows, ref.columns)
+        return self._room(ref.columns, ref.rows).T
 
     def _room(self, *shape: int) -> np.ndarray:
         """Memory that is not yet written; what is left of a block is never touched, and so takes none."""
