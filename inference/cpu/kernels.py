@@ -14,8 +14,8 @@ from inference.plan.ops import Attention, ExpertMatmul, KvAppend, Lora, Matmul, 
 PRODUCTS: tuple[Variant[None], ...] = (
     Variant(
         "column_major",
-        "f32 through BLAS; weights lie by columns, a few long ones by rows, read in one stream; threads of our own share "
-        "long steps and large weights",
+        "f32 through BLAS; weights lie by columns, a few long ones by rows, read in one stream; threads of our own "
+        "share long steps and large weights",
         lambda _: None,
     ),
     Variant(
