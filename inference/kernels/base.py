@@ -26,6 +26,7 @@ class Variant(Generic[Request]):
     """A way to run an op. `unmet` names the requirement that a request does not meet, or gives None.
 
     `unwise` says why the variant would run but is not worth it here; it is taken only where asked for by name.
+    `accumulate` names the dtypes of its sums.
     """
 
     name: str

@@ -10,7 +10,7 @@
 var<workgroup> x_staged: array<vec4<f32>, ${X_ROWS * block * (quads + 1)}>;
 //% endmacro
 
-// Brings \`block\` units of row m of X into workgroup memory.
+// Brings `block` units of row m of X into workgroup memory.
 //% macro stage(m)
     for (var at = index; at < ${block * quads}u; at += ${invocations}u) {
       let quad = start * ${quads}u + at;

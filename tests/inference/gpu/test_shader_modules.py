@@ -9,6 +9,8 @@ import pytest
 import wgpu
 
 from inference.gpu.device import choose_adapter, open_device
+from inference.gpu.encoder import BoundDispatch, PassEncoder
+from inference.gpu.queue import run_once
 from inference.gpu.shader_modules import create_shader_module
 
 SQUARES = """
@@ -32,13 +34,8 @@ def squares(device: Any) -> np.ndarray:
     buffer = device.create_buffer(size=32, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC)
     entries = [{"binding": 0, "resource": {"buffer": buffer}}]
     group = device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
-    commands = device.create_command_encoder()
-    compute_pass = commands.begin_compute_pass()
-    compute_pass.set_pipeline(pipeline)
-    compute_pass.set_bind_group(0, group)
-    compute_pass.dispatch_workgroups(1)
-    compute_pass.end()
-    device.queue.submit([commands.finish()])
+    encoder = PassEncoder()
+    run_once(device, encoder, encoder.prepare([BoundDispatch(pipeline, group, (1, 1, 1))]))
     return np.frombuffer(device.queue.read_buffer(buffer), np.uint32)
 
 
